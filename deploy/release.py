@@ -68,7 +68,7 @@ def packages(dist: Path, version: str) -> list[Path]:
     if found != expected:
         raise NotReady(
             f"dist/ lacks {sorted(expected - found)} and has {sorted(found - expected)} in excess; remove "
-            "what is old, and run make release again"
+            "the old files, and run make release again"
         )
     return [dist / name for name in sorted(expected)]
 

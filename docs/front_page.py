@@ -6,7 +6,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-ELSEWHERE = re.compile(r"\[([^\[\]]+)\]\((?!https?:|docs/)[^)]*\)")  # what the site has no page of
+ELSEWHERE = re.compile(r"\[([^\[\]]+)\]\((?!https?:|docs/)[^)]*\)")  # links to files that are no pages of the site
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -54,7 +54,7 @@ class Search:
     turns: int = TURNS
 
     def __post_init__(self) -> None:
-        self._words = PoolWords.of(self.texts)
+        self._words = PoolWords.from_texts(self.texts)
         settings = {"scorer": {"trust": "weak"}, "deadline_seconds": HOUR, "limits": {"deadline_seconds": HOUR}}
         self._selector = Selector(self.score, settings=Settings.model_validate(settings), on_failure="error")
         self.frequencies = Counter(word for text in self.texts for word in set(words_of(text)))

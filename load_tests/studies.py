@@ -30,7 +30,7 @@ from boundarymorph.selection.pool import standardised
 from boundarymorph_evaluation import datasets, tables
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
-from boundarymorph_evaluation.problem import Question, fused_order, reordered
+from boundarymorph_evaluation.problem import Question, fused_order, reorder
 from boundarymorph_evaluation.tables import ScoreTable
 from load_tests import boosts, lists, passages, probability, registered, report, reviews
 from load_tests.sessions import chosen, first_by_score, only, played
@@ -40,8 +40,12 @@ Scores = NDArray[np.float64]
 BUDGETS, KS = (25, 50), (50, 100, 200)
 SMALL_KS = (5, 10, 20, 50, 100, 200)
 LOG_ODDS = 11.5  # range of the widest score of common cross-encoders
-BINS = 10  # of probabilities
-CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row without an expected loss
+BINS = 10  # intervals of probabilities
+CAP, CAP_ROUND, LOOKS = (
+    200,
+    5,
+    2,
+)  # limits of sessions that stop by themselves; rounds in a row without an expected loss
 
 
 @dataclass(frozen=True)
@@ -363,7 +367,7 @@ def hybrid(question: Question, number: int) -> Iterator[Row]:
     It is the same pool, so documents that only BM25 would find do not show.
     """
     order, fused = fused_order(question.pool)
-    pools = {"similarity": question.pool, "fused": reordered(question.pool, order, fused)}
+    pools = {"similarity": question.pool, "fused": reorder(question.pool, order, fused)}
     for (how, pool), signal, k in product(pools.items(), ("yes", "no"), KS):
         told = question.scores if how == "similarity" else question.scores[order]
         seen = pool if signal == "yes" else without_words(pool)

@@ -1,4 +1,4 @@
-"""Distribute the tests among the workers of pytest-xdist, and order them."""
+"""Distribute the tests among the workers of `pytest-xdist`, and order them."""
 
 import gc
 import os
@@ -15,14 +15,14 @@ from xdist.scheduler import LoadFileScheduling
 from boundarymorph.inference import models
 from load_tests import processes
 from tests import weights
-from tests.stateful import profile as profile  # registers its profiles before the command line is read
+from tests.stateful import profile as profile  # importing it registers profiles for the command line
 from tests.system import forked
 
 TESTS = Path(__file__).parent
-TOGETHER = ("faults",)  # packages whose files share what is slow to start
-os.environ["BOUNDARYMORPH_METRICS_SECONDS"] = "0"  # tests look at once
-os.environ["BOUNDARYMORPH_RELEVANCE"] = "scorer"  # most know the best set by the scores that they serve
-# Packages and files that `make test` leaves to `make test-all`, beside the tests with the marker.
+TOGETHER = ("faults",)  # packages whose files share slow fixtures
+os.environ["BOUNDARYMORPH_METRICS_SECONDS"] = "0"  # tests read metrics without a delay
+os.environ["BOUNDARYMORPH_RELEVANCE"] = "scorer"  # most tests expect the best set by the scorer's scores
+# Packages and files that only `make test-all` runs, beside the tests with the marker.
 SLOW = (
     "cli/test_demo.py",
     "clients/test_components.py",
@@ -46,15 +46,15 @@ SLOW = (
     "test_memory.py",
     "web/test_browser.py",
 )
-NOT_SLOW = "not slow"  # what `make test` asks for
-# Packages and files whose imports are slow, or that are many, one worker's each: the others do not even collect them.
+NOT_SLOW = "not slow"  # the marker expression of `make test`
+# Packages and files with slow imports. Only one worker collects and runs each of these groups.
 SHARES = (
     ("inference", "retrieval/test_encoders_recipe.py", "scoring"),  # torch
     ("clients/test_encoding.py", "stores"),  # the clients of stores
     ("evaluation", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
-OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's
+OF_OTHERS = pytest.StashKey[Sequence[str]]()  # the groups of other workers
 LONGEST_FIRST = (  # packages and files
     "stores",
     "retrieval/test_blocks.py",
@@ -77,7 +77,7 @@ def tiny_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put tiny weights in place of the embedded ones, which take long to open."""
     monkeypatch.setenv(weights.VARIABLE, str(weights.written()))
     monkeypatch.setattr(models, "_embedded", weights.tiny)
-    # And of the servers that benchmarks start, which are forked as those of other tests are.
+    # This applies to servers that benchmarks start, too.
     monkeypatch.setattr(processes, "start", _forked)
 
 
@@ -108,7 +108,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         first, *others = self.registered_collections.values()
         had = set(first)
         first.extend(dict.fromkeys(nodeid for nodeid in chain(*others) if nodeid not in had))
-        self.config.pluginmanager.get_plugin("session").testscollected = len(first)  # for the percentages
+        self.config.pluginmanager.get_plugin("session").testscollected = len(first)  # for the progress in percent
         return True
 
     def _assign_work_unit(self, node: Any) -> None:
@@ -128,9 +128,9 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> ByFile:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Commands are made from their functions once, not for each call, which takes a third of the tests that call them.
+    # Commands are made from functions once, not for each call, which would take a third of these tests' time.
     pytest.MonkeyPatch().setattr(typer.main, "get_command", cache(typer.main.get_command))
-    gc.disable()  # until everything is imported, which takes a sixth less without
+    gc.disable()  # imports are faster without the collector
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
         worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
         others = [paths for number, paths in enumerate(SHARES) if (number - worker) % workers]
@@ -141,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _from(worker: int, workers: int) -> list[str]:
     """Return all tests, starting at another place for each worker.
 
-    Thus a worker finds files whose assertions another worker has rewritten already.
+    In this way a worker finds files whose assertions another worker has rewritten already.
     """
     parts = sorted(map(str, (*TESTS.glob("[a-z]*/"), *TESTS.glob("test_*.py"))))
     first = len(parts) * worker // workers
@@ -163,7 +163,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.is_relative_to(TESTS) and _is_ignored(collection_path, config) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
+@pytest.hookimpl(tryfirst=True)  # before deselection
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the longest tests, so that no worker ends late."""
     for item in items:

@@ -4,12 +4,12 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-IN_A_NAMESPACE = ("unshare", "--map-root-user", "--mount")  # begins the command of a process that may mount
+IN_A_NAMESPACE = ("unshare", "--map-root-user", "--mount")  # the start of a command that may mount
 MEGABYTES, FILES = 4, 60
 
 
 class SmallDisk:
-    """A file system in memory, mounted at a folder, for a process in its own mount namespace."""
+    """A filesystem in memory, mounted at a folder, for a process in its own mount namespace."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,7 +24,7 @@ class SmallDisk:
                         pass
 
     def fill_with_files(self) -> None:
-        """Use up all inodes."""
+        """Create as many files as the disk can hold."""
         with suppress(OSError):
             for number in range(FILES):
                 (self.folder / f"file-{number}").touch()

@@ -5,7 +5,7 @@ import re
 import pytest
 
 NUMBER = re.compile(r"\d+\.\d+")
-TOLERANCE = 0.05  # of what models compute, which differs a little between processors
+TOLERANCE = 0.05  # models compute slightly different scores on other processors
 
 
 def check_printed(printed: str, shown: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from random import SystemRandom
 
-_FIRST, _SHARE = 20_000, 1_000  # each process that runs tests has a share, below the ports of outgoing connections
+_FIRST, _SHARE = 20_000, 1_000  # each worker has a share, below the ports of outgoing connections
 
 
 def _ports() -> Iterator[int]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# Threads that allocate at the same time, as those that search do; then glibc says what arenas there are.
+# Threads allocate at the same time, as searches do. Then glibc lists its arenas.
 SCRIPT = """
 import ctypes, threading
 from boundarymorph.server.process import share_arenas

@@ -1,4 +1,4 @@
-"""Test that warnings and refusals say the mistake, its value and the remedy, in short."""
+"""Test that warnings and refusals state the mistake, its value, and the remedy, in short."""
 
 import ast
 import asyncio
@@ -31,7 +31,7 @@ from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Bounds
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import FoundRows
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.documents import MemoryLimits
 from boundarymorph.selector.remarks import low_score_notices, script_notices
@@ -50,7 +50,7 @@ from tests.test_language import BANNED
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "api.md").read_text()
 LONGEST = 300  # characters
-SENTENCE = re.compile(r";\s|(?<=[\w)\]'\"])[.!?]\s+(?=[A-Za-z])")  # what ends one; a colon does not
+SENTENCE = re.compile(r";\s|(?<=[\w)\]'\"])[.!?]\s+(?=[A-Za-z])")  # the end of a sentence, unlike a colon
 
 
 def flaws(message: str) -> list[str]:
@@ -147,14 +147,14 @@ class Rows:
     def count(self) -> int:
         return 70_000
 
-    def search(self, query: Any, depth: int, where: Any, *, vectors: bool = True, documents: bool = False) -> Found:
+    def search(self, query: Any, depth: int, where: Any, *, vectors: bool = True, documents: bool = False) -> FoundRows:
         ids = [*self.ids] * (depth // len(self.ids)) if self.endless else self.ids
         found = self.rows(ids, vectors=vectors, documents=documents)
         return found._replace(exact=self.exact)
 
-    def rows(self, ids: Any, *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Any, *, vectors: bool = False, documents: bool = False) -> FoundRows:
         made = {id: Document(id, "text") for id in ids if id is not None}
-        return Found(ids, np.full((len(ids), 2), self.vector, np.float32) if vectors else None, made)
+        return FoundRows(ids, np.full((len(ids), 2), self.vector, np.float32) if vectors else None, made)
 
     def leaf(self, condition: Any) -> Bounds[Any]:
         return Bounds(True, False)
@@ -176,7 +176,7 @@ def searched_on_gpu() -> Sequence[Notice]:
     return warnings
 
 
-POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the value that is named, a path, and its body
+POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the named value, a path, and the body
     "budget-by-settings": ("1 of the 2", "/v1/rerank", {"documents": ["a", "b"]}),
     "documents-without-text": ("1 document has", "/select", {"pool": ["a", " "]}),
     "embedding-truncated": ("1 document was", "/select", {"pool": ["x" * 150, "a"], "vectors": "encoder"}),
@@ -259,7 +259,7 @@ async def test_warning_names_the_value_in_two_sentences(slug: str, client: httpx
 
 KEY = make_key("rag", [Scope.SELECT], ["photos"])[1]
 POOL = [{"id": "a", "text": "a"}, {"id": "a", "text": "b"}]
-REFUSED: dict[str, tuple[str, str, Any]] = {  # slug: the value that is named, a request, and its body
+REFUSED: dict[str, tuple[str, str, Any]] = {  # slug: the named value, a request, and its body
     "body-too-large": ("50,000 bytes", "POST /select", {"query": "q" * 50_000}),
     "corrupt-index": ("log", "GET /indexes/broken/documents", None),
     "duplicate-ids": ("'a'", "POST /select", {"query": "q", "pool": POOL}),
@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[str, str, Any]] = {  # slug: the value that is named, a
 }
 RAISED: dict[str, tuple[str, Callable[[], object]]] = {
     "deadline-exceeded": ("deadline", Deadline(0.0).remaining),
-    "forbidden": ("'admin'", lambda: Caller("rag", (KEY,)).within(Scope.ADMIN)),
+    "forbidden": ("'admin'", lambda: Caller("rag", (KEY,)).restrict(Scope.ADMIN)),
     "model-unavailable": ("model.onnx", lambda: Weights("m", "int8", Path("/none"), "0").verify()),
     "not-ready": ("models", Lifecycle(Settings()).require),
     "overloaded": ("deadline", lambda: asyncio.run(late())),
@@ -394,11 +394,11 @@ def kinds() -> set[str]:
 
 
 LOGGED = ("info", "warning", "error", "critical")
-MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  # which argument it is
+MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  # the argument that is the message
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each message of an error, a warning or the log.
+    """Yield the line and the text of each message of an error, a warning, or the log.
 
     Values are shown as x.
     """

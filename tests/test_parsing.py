@@ -12,7 +12,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.server import app  # noqa: F401 - its routes register their bodies
 
 OF_RETRIEVERS: set[type[BaseModel]] = {retrieval.Retrieve, retrieval.Ids, retrieval.Query, retrieval.Texts}
-# Routes are declared when they are imported, in any order.
+# Routes are declared at import, in any order.
 REQUESTS = sorted(OF_RETRIEVERS.union(openapi.BODIES), key=lambda model: (model.__name__, model.__module__))
 
 
@@ -52,7 +52,7 @@ def test_parse_accepts_many_values_of_the_usual_kinds(value: bytes, number: int)
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
 def test_request_lists_are_validated_up_to_the_first_mistake(model: type[BaseModel]) -> None:
     lists = list(_schemas(model.__pydantic_core_schema__, "list"))
-    if model.__name__ != "UploadedDocument":  # which is for the description only
+    if model.__name__ != "UploadedDocument":  # this model only describes the route
         assert all(found.get("fail_fast") for found in lists), lists
 
 

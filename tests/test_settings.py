@@ -44,7 +44,7 @@ def test_settings_file_in_the_working_directory_is_read(tmp_path: Path, monkeypa
     assert Settings.load().port == 8
 
 
-REFUSED: list[tuple[str, str]] = [  # files, and what the refusal names
+REFUSED: list[tuple[str, str]] = [  # files, and names in the refusal
     ('port = "x"', "port"),
     ("prot = 1", "prot"),
     ("port = ", "a.toml"),
@@ -143,7 +143,7 @@ def test_unknown_variable_is_refused_without_its_value(
         ("RATE_LIMITS__KEYS__RAG", "1/second"),
         ("RATE_LIMITS__KEYS", '{"rag": "1/second"}'),
         ("STORES__MILVUS__INDEXES__PAPERS__COLLECTION", "Papers"),
-        ("SCORER_SERVICE_HOST", "10.0.0.1"),  # these are of Kubernetes
+        ("SCORER_SERVICE_HOST", "10.0.0.1"),  # Kubernetes sets such variables
         ("SCORER_SERVICE_PORT_HTTP", "80"),
         ("SCORER_PORT", "tcp://10.0.0.1:80"),
         ("SCORER_PORT_80_TCP_ADDR", "10.0.0.1"),

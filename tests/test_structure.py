@@ -79,7 +79,7 @@ def options_in_methods(source: str) -> Iterator[str]:
         declared = {ast.unparse(node.target): node.annotation for node in found.body if isinstance(node, ast.AnnAssign)}
         declared |= {node.arg: node.annotation for node in made if isinstance(node, ast.arg) and node.annotation}
         options = {name for name, kind in declared.items() if re.search(r"\bbool\b|None|Literal", ast.unparse(kind))}
-        options -= {method.name for method in methods}  # a property has the name of a parameter
+        options -= {method.name for method in methods}  # a property may have the name of a parameter
         for method in (method for method in methods if not method.name.startswith("__")):
             tests = [node.test for node in ast.walk(method) if isinstance(node, ast.If | ast.IfExp | ast.While)]
             tests += [node for node in ast.walk(method) if isinstance(node, ast.BoolOp)]

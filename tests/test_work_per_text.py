@@ -28,11 +28,11 @@ from tests.texts import KINDS
 
 pytestmark = pytest.mark.strangers
 
-SMALL = 25_000  # characters of the first of three sizes, of which each is twice the one before it
-TOO_SMALL = 0.002  # seconds: less cannot be told from noise
+SMALL = 25_000  # characters of the first of three sizes, each of which is twice the one before
+TOO_SMALL = 0.002  # seconds; less is noise
 RUNS = 2
-SLACK = 2  # times as much CPU time as is linear
-# One kind for each way in which a text was slow once; the others are among the slow tests.
+SLACK = 2  # the allowed multiple of linear CPU time
+# One kind for each defect that once made a text slow; the slow tests have the others.
 OFTEN = {
     "plain prose",
     "combining marks",
@@ -46,7 +46,7 @@ TIMED = [pytest.param(kind, marks=[] if kind in OFTEN else [pytest.mark.slow]) f
 
 
 def words_of_a_pool(text: str) -> object:
-    return words.PoolWords.of([text, "the sea"]).index_terms()
+    return words.PoolWords.from_texts([text, "the sea"]).index_terms()
 
 
 @cache
@@ -55,7 +55,7 @@ def tokenizer(weights: Callable[[], Weights]) -> Tokenizer:
 
 
 def vectors_of_a_pool(text: str) -> object:
-    return lexical_vectors(words.PoolWords.of([text, "the sea", "a tram"]), "sea")
+    return lexical_vectors(words.PoolWords.from_texts([text, "the sea", "a tram"]), "sea")
 
 
 def body(text: str) -> object:
@@ -86,7 +86,7 @@ def passages(name: str, text: str) -> object:
 
 ENTRIES: dict[str, Callable[[str], object]] = {
     "words": words.words,
-    "words of a query": lambda text: words.PoolWords.of([text], query=True).hashes,
+    "words of a query": lambda text: words.PoolWords.from_texts([text], query=True).hashes,
     "words of a pool": words_of_a_pool,
     "vectors of a pool": vectors_of_a_pool,
     "pairs for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, "sea", [text] * 3),

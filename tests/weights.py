@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from boundarymorph.inference import models
 from boundarymorph.inference.models import Weights
 
-TOKENS = 6_000  # the first of the embedded vocabulary: the most frequent words, and pieces for the others
+TOKENS = 6_000  # the first tokens of the embedded vocabulary: frequent words, and pieces of others
 
 _FLOAT, _INTEGER = 1, 7
 VARIABLE = "TINY_WEIGHTS"
@@ -126,7 +126,7 @@ def _varint(value: int) -> bytes:
     return head + bytes([value])
 
 
-adopt()  # here, so that processes which a service starts do so too
+adopt()  # at import, for the processes that a service starts
 if __name__ == "__main__":
     from boundarymorph.cli.main import main
 

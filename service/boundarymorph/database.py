@@ -41,7 +41,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, kind: int) -> Iterator[None]:
+def hold_lock(path: Path, kind: int) -> Iterator[None]:
     """Hold a lock of `fcntl.flock` on a file or directory. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

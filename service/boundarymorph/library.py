@@ -26,7 +26,7 @@ from boundarymorph.api.select_response import event_of, response_of
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.select_task import task_of
 from boundarymorph.errors import DeadlineExceeded, InvalidInput, ModelUnavailable, missing_package
-from boundarymorph.scoring.scorer import Scores, rounded_into_range
+from boundarymorph.scoring.scorer import Scores, clip_rounding
 from boundarymorph.selector import selector
 from boundarymorph.selector.result import Progress
 from boundarymorph.settings import Settings, mistakes
@@ -169,8 +169,8 @@ def extend(
         positions = list(range(known.size))
     if known.ndim != 1 or len(known) > len(documents):
         raise InvalidScores(
-            f"scores: of the shape {known.shape}, for {len(documents)} texts; give one for each of the first texts, or "
-            "a mapping by position"
+            f"scores: an array of the shape {known.shape} for {len(documents)} texts; give one for each of the first "
+            "texts, or a mapping by position"
         )
     for position, score in zip(positions, _checked(known, len(known)).tolist(), strict=True):
         whole = isinstance(position, int | np.integer) and not isinstance(position, bool)
@@ -287,7 +287,7 @@ def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
         raise InvalidScores(f"the scores are not an array of numbers: {error}") from None
     if len(scores) != count:
         raise InvalidScores(f"{len(scores)} scores for {count} texts; return one for each, in their order")
-    scores = rounded_into_range(scores)
+    scores = clip_rounding(scores)
     wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
     if wrong.size:
         score = float(scores[place := int(wrong[0])])

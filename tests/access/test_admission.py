@@ -51,8 +51,8 @@ async def settle() -> None:
     [
         (1, "a0 a1 a2 a3 a4", "a0 a1 a2 a3 a4", "a0 a1 a2 a3 a4"),  # among equals the first comes first
         (2, "a1 a2 a3 a4 b1", "a1 a2 b1 a3 a4", "a1 a2 b1 a3 a4"),  # a busy caller lets others pass
-        (1, "a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # callers take turns whoever came first
-        # Who has fewer running is next, even if its last turn was later.
+        (1, "a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # callers take turns in any order of arrival
+        # The caller with fewer running requests is next, even if its last turn was later.
         (2, "a1 c1 b1 a2 b2", "c1 b1 a1 b2 a2", "a1 c1 b1 b2 a2"),
     ],
 )
@@ -66,7 +66,7 @@ async def test_admission_gives_turns_in_fair_order(running: int, come: str, leav
 
 
 async def test_admission_expects_a_turn_to_take_as_long_as_recent_turns() -> None:
-    """The first guess is one second; a turn of 11 seconds moves it a tenth of the way, to 2 seconds."""
+    """The first estimate is one second; a turn of 11 seconds moves it by a tenth, to 2."""
     clock = Clock()
     visitors = QueuedRequests(Admission(running=1, clock=clock))
     slow = visitors.send("slow")
@@ -89,10 +89,10 @@ async def test_admission_expects_a_turn_to_take_as_long_as_recent_turns() -> Non
     ("admission", "there", "comes", "seconds"),
     [
         ({"running": 2}, "a0 a1 a2 a3 a4", "a5", 2.0),  # two run and three wait
-        # Requests of another caller are no reason for a refusal: the first of its own is next, and the second third.
+        # Requests of another caller cause no refusal: the caller's first request is next, and its second is third.
         ({"running": 1}, "a0 a1 a2 a3 a4 a5 a6 a7 a8", "b1", 1.0),
         ({"running": 1}, "a0 a1 a2 a3 a4 a5 a6 a7 a8 b1", "b2", 3.0),
-        # Others who have as many running may come first: one of the three that wait, and turns take half a second.
+        # Callers with as many running requests may come first: one of three waits, and turns take half a second.
         ({"running": 2}, "a1 b1 a2 a3 a4", "b2", 1.0),
         ({"running": 4, "share": 0.75}, "a0 a1 a2 a3 a4", "a5", 1.0),  # three turns are its own, and two wait for them
     ],

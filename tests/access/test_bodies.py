@@ -23,10 +23,10 @@ from boundarymorph.settings import Limits, Settings
 from tests.fakes.service import answer, application, client_of, listening, problem, ready, texts
 from tests.patience import until_async
 
-SECONDS = 30.0  # after which a test has failed
+SECONDS = 30.0  # then a test fails
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
 GONE = {"type": "http.disconnect"}
-MOST, OF_A_SELECTION = 2**16, 2**14  # bytes in flight, and those of the mathematics of SELECT at most
+MOST, OF_A_SELECTION = 2**16, 2**14  # the limits of bytes in flight, and of the mathematics of SELECT
 
 
 @asynccontextmanager

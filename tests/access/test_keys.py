@@ -10,10 +10,10 @@ from boundarymorph.errors import InvalidConfiguration
 def test_new_key_has_the_scopes_it_was_made_with() -> None:
     secret, key = callers.make_key("rag", [Scope.SELECT, Scope.WRITE])
     ring = KeyRing([str(key)])
-    assert ring.caller(f"Bearer {secret}").within(Scope.SELECT).name == "rag"
-    assert ring.caller(f"bearer  {secret}").within(Scope.WRITE).name == "rag"
+    assert ring.caller(f"Bearer {secret}").restrict(Scope.SELECT).name == "rag"
+    assert ring.caller(f"bearer  {secret}").restrict(Scope.WRITE).name == "rag"
     with pytest.raises(Forbidden, match="rag does not have the scope 'admin'"):
-        ring.caller(f"Bearer {secret}").within(Scope.ADMIN)
+        ring.caller(f"Bearer {secret}").restrict(Scope.ADMIN)
     assert secret not in str(key) and secret not in repr(ring.__dict__)
 
 
@@ -43,7 +43,7 @@ def test_old_and_new_key_of_one_name_work_side_by_side() -> None:
 def test_service_without_keys_treats_every_caller_as_anonymous() -> None:
     assert not KeyRing([])
     for header in (None, "Bearer x"):
-        caller = KeyRing([]).caller(header).within(Scope.ADMIN)
+        caller = KeyRing([]).caller(header).restrict(Scope.ADMIN)
         assert caller.name == ANONYMOUS
         assert caller.sees_all and caller.sees("anything")
 
@@ -83,7 +83,7 @@ class TestTenants:
             callers.make_key("b", [Scope.SELECT]),
         )
         ring = KeyRing([str(one), str(other)])
-        assert ring.caller(f"Bearer {mine}").within(Scope.SELECT).tenant == "acme"
+        assert ring.caller(f"Bearer {mine}").restrict(Scope.SELECT).tenant == "acme"
         assert ring.caller(f"Bearer {theirs}").tenant == KeyRing([]).caller(None).tenant == ""
         assert ring.caller(f"Bearer {mine}").sees_all
 
@@ -116,7 +116,7 @@ class TestIndexes:
         self, indexes: list[str], seen: list[str], unseen: list[str]
     ) -> None:
         secret, key = callers.make_key("rag", [Scope.SELECT], indexes)
-        caller = KeyRing([str(key)]).caller(f"Bearer {secret}").within(Scope.SELECT)
+        caller = KeyRing([str(key)]).caller(f"Bearer {secret}").restrict(Scope.SELECT)
         assert all(map(caller.sees, seen))
         assert not any(map(caller.sees, unseen))
         assert caller.sees_all == (not indexes)
@@ -126,6 +126,6 @@ class TestIndexes:
         secret, reading = callers.make_key("rag", [Scope.SELECT])
         writing = f"rag:write:{reading.sha256}:own"
         caller = KeyRing([str(reading), writing]).caller(f"Bearer {secret}")
-        assert caller.within(Scope.SELECT).sees("other")
-        assert caller.within(Scope.WRITE).sees("own")
-        assert not caller.within(Scope.WRITE).sees("other")
+        assert caller.restrict(Scope.SELECT).sees("other")
+        assert caller.restrict(Scope.WRITE).sees("own")
+        assert not caller.restrict(Scope.WRITE).sees("other")

@@ -92,7 +92,7 @@ PAGE = {"origin": "http://localhost:3000"}
     ("headers", "accepted"),
     [
         ({}, True),
-        ({"content-type": "application/x-www-form-urlencoded"}, True),  # what curl calls it
+        ({"content-type": "application/x-www-form-urlencoded"}, True),  # curl's content type
         ({"content-type": "Application/JSON; charset=utf-8"} | PAGE, True),
         ({"content-type": "application/vnd.api+json"} | PAGE, True),
         ({"content-type": "application/x-ndjson"} | PAGE, True),
@@ -119,7 +119,7 @@ async def test_body_sent_by_a_web_page_must_be_json(
             else:
                 assert "application/json" in problem(response, 415, "unsupported-media-type")
         kind = {name: value for name, value in headers.items() if name == "origin"} | key
-        assert (await client.get("/indexes", headers=kind)).is_success  # which has no body, and no type
+        assert (await client.get("/indexes", headers=kind)).is_success  # a request without a body has no type
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE
 NAMES = ("rag", "batch")
 SECRETS = {name: callers.make_key(name, [Scope.SELECT]) for name in NAMES}
 KEYS = tuple(str(key) for _, key in SECRETS.values())
-PATIENT = 5.0  # seconds for Redis, where it is there
+PATIENT = 5.0  # seconds for a Redis that works
 
 
 def limits_of(opened: AsyncExitStack, url: str | None, *, timeout: float = PATIENT, **settings: Any) -> RateLimits:

@@ -18,7 +18,7 @@ MADE = {
     name: callers.make_key(name, [Scope.SELECT], tenant=tenant)
     for name, tenant in (("ada", "acme"), ("alan", "acme"), ("grace", "other"), ("nobody", ""), ("anybody", ""))
 }
-SELECT = {"query": "who is to be bought?", "pool": texts(5), "k": 5, "budget": 5}
+SELECT = {"query": "which company do we buy?", "pool": texts(5), "k": 5, "budget": 5}
 
 
 @pytest.fixture

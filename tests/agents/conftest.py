@@ -38,8 +38,8 @@ ABOUT = "Papers, each with its year. " + "Said at length. " * 40
 
 
 class Transport(StrEnum):
-    HTTP = "http"  # of protocols since 2026
-    LEGACY = "legacy"  # HTTP as before
+    HTTP = "http"  # protocols since 2026
+    LEGACY = "legacy"  # earlier protocols
     STDIO = "stdio"
 
 

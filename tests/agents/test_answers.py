@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.agents.answers import beginning, fit_documents, fit_indexes, size
+from boundarymorph.agents.answers import fit_documents, fit_indexes, size, truncate
 from tests.stateful.profile import times
 
 DRAWS = settings(max_examples=times(40, 1_000), deadline=None)
@@ -28,7 +28,7 @@ class TestBeginning:
     @DRAWS
     @given(TEXT, st.integers(1, 60))
     def test_beginning_is_the_longest_prefix_that_fits_the_tokens(self, text: str, tokens: int) -> None:
-        part = beginning(text, tokens)
+        part = truncate(text, tokens)
         assert text.startswith(part) and len(part.encode()) <= 4 * tokens
         assert (part == text) == (len(text.encode()) <= 4 * tokens)
 
@@ -42,7 +42,7 @@ class TestBeginning:
         ],
     )
     def test_beginning_ends_after_a_nearby_blank(self, text: str, part: str) -> None:
-        assert beginning(text, 3) == part
+        assert truncate(text, 3) == part
 
 
 class TestFitted:

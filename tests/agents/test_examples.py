@@ -84,7 +84,7 @@ async def test_deep_research_example_asks_further_questions_and_cites(service: R
     listed = dict(re.findall(r"^\[(\S+)\] (.*)$", answer, re.MULTILINE))
     assert listed[began].startswith(f"Paper {began.removeprefix('papers/p')}  {service.url}/indexes/papers/documents/p")
     assert listed.keys() == {began, ended}
-    # Asked again, the first query pays for the difference alone; the new one pays in full.
+    # A repeated query costs only the difference; the new one costs all of its calls.
     costs = [line.strip() for line in log if "judgements" in line]
     assert costs[0] == "8 new documents; 20 judgements, 0 known before"
     assert costs[1].endswith("new documents; 20 judgements, 20 known before")
@@ -111,6 +111,6 @@ async def test_function_calling_example_runs_the_tools_a_model_calls(
     async with on_socket(model.app) as url, service.connect() as tools:
         for name, value in (("BASE_URL", f"{url}/v1"), ("API_KEY", "chat-key"), ("MODEL", "m")):
             monkeypatch.setenv(f"OPENAI_{name}", value)
-        assert await FUNCTIONS["answered"]("What is in the third?", tools) == "It is text 3."
+        assert await FUNCTIONS["answered"]("Which song is in the third?", tools) == "It is text 3."
     assert json.loads(model.prompts[1])["text"] == "text 3"
-    assert "search again" in model.prompts[2]  # what is wrong goes to the model, too
+    assert "search again" in model.prompts[2]  # the model sees its mistakes, too

@@ -23,7 +23,7 @@ from tests.fakes.service import problem
 from tests.patience import PATIENCE, until_async
 from tests.system.service import REPOSITORY, boundarymorph
 
-PAPERS = {"query": "what is asked", "index": "papers"}
+PAPERS = {"query": "music of the sea", "index": "papers"}
 BEGIN = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
 
@@ -117,14 +117,14 @@ async def test_mcp_serves_the_client_of_the_sdk(
             await describes_itself(client)
             await answers(client, service.url)
             assert "Unknown tool: delete_everything" in await refused(client, "delete_everything")
-            if transport != Transport.LEGACY:  # whose clients say so in a request that nothing connects with the call
+            if transport != Transport.LEGACY:  # its request to cancel has no link to the call
                 await can_be_cancelled(client, monkeypatch)
 
 
 async def test_mcp_tools_show_a_key_only_its_indexes(service: Running) -> None:
     async with service.connect(name="narrow") as client:
         assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
-        assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only one that it may
+        assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only tool that it may use
         told = await refused(client, "select_documents", query="q", index="empty")
         assert "no index 'empty' for the API key" in told
 
@@ -140,7 +140,7 @@ async def test_every_mcp_request_counts_against_the_rate_limit_of_its_key(serve:
                 assert (await rare.post("/mcp", json=each, headers=rpc.ACCEPT)).is_success
             for each in requests:
                 refusal = await rare.post("/mcp", json=each, headers=rpc.ACCEPT)
-                if each["method"] == "tools/call":  # what a client shows to its language model
+                if each["method"] == "tools/call":  # a client shows these to its language model
                     result = refusal.json()["result"]
                     assert result["isError"] and "Wait " in result["content"][0]["text"]
                 else:
@@ -203,6 +203,6 @@ async def test_mcp_over_stdio_serves_the_indexes_of_the_data_directory(tmp_path:
     )
     with (tmp_path / "log").open("w") as log:
         async with Client(stdio_client(command, errlog=log)) as client:
-            found = await structured(client, "search", query="harp")  # which waits for the models
+            found = await structured(client, "search", query="harp")  # the tool waits for the models
             assert found["results"][0]["id"] == "things/harp"
     assert (tmp_path / "log").read_text() == ""

@@ -14,8 +14,8 @@ from tests.agents.conftest import LONG, Running, Serve, Transport, refused, stru
 from tests.fakes.scorer import score_of
 from tests.fakes.service import problem
 
-QUERY = {"query": "what is asked", "index": "papers"}
-UNDERSTOOD: list[tuple[dict[str, Any], int]] = [  # and how many documents are found
+QUERY = {"query": "music of the sea", "index": "papers"}
+UNDERSTOOD: list[tuple[dict[str, Any], int]] = [  # arguments, and the number of documents found
     ({"k": "3"}, 3),
     ({"k": 3.0}, 3),
     ({"budget": "auto", "k": 3}, 3),

@@ -82,7 +82,8 @@ async def test_unusable_answer_counts_as_a_failure_of_the_scorer(
         assert "seeded gave scores" in caplog.text
         degraded = await select(client, **ROUTES["/select"] | {"on_failure": "degrade"})
         assert (degraded["status"], degraded["stop_reason"]) == ("retrieval_only", "scorer_failed")
-        for route, status in (("/v1/rerank", 502), ("/v2/rerank", 502), ("/rerank", 424)):  # TEI's for its backend
+        # TEI's status for errors of its backend is 424.
+        for route, status in (("/v1/rerank", 502), ("/v2/rerank", 502), ("/rerank", 424)):
             assert (await client.post(route, json=ROUTES[route])).status_code == status
 
 

@@ -19,7 +19,7 @@ SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL
 
 
 def boost_of(id: str, weights: Mapping[str, float] | None = None) -> float:
-    """Return the boost of a document: that of RULES times its weight."""
+    """Return the boost of a document, which is the boost by RULES times its weight."""
     number = int(id[1:])
     linear = max(0.001, 1 - (40 - number) / 40)
     return (4 if number >= 30 else 1) * linear * (weights or {}).get(id, 1.0)

@@ -17,7 +17,7 @@ QUERY, COUNT = "distinct", 60
 POOL: list[dict[str, Any]] = [
     {
         "id": f"c{number}",
-        "text": f"chunk {number if number % 4 else 0}",  # every fourth is a copy of the first
+        "text": f"chunk {number if number % 4 else 0}",  # every fourth chunk is a copy of the first
         "metadata": {"page": {"url": f"p{number // 6}"}} if number < 54 else {},
         "tokens": 5 + number % 7,
     }

@@ -49,7 +49,7 @@ class TestMethods:
     async def test_head_request_is_answered_like_get_without_a_body(
         self, client: httpx.AsyncClient, path: str, status: int
     ) -> None:
-        client.headers["Accept-Encoding"] = "identity"  # an answer that is compressed as it is sent has no length
+        client.headers["Accept-Encoding"] = "identity"  # a compressed stream has no length
         get, head = await client.get(path), await client.head(path)
         assert (head.status_code, head.content) == (status, b"")
         assert (get.status_code, bool(get.content)) == (status, True)
@@ -213,7 +213,7 @@ def log() -> Iterator[io.StringIO]:
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    """Return an application with a route that raises, and one that raises after its answer has begun."""
+    """Return an application with a route that raises, and one that raises during its answer."""
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
 
     async def raising() -> None:

@@ -81,7 +81,7 @@ async def test_select_learns_a_feature_that_scores_follow(client: httpx.AsyncCli
         ({"budget": "auto"}, False),
         ({"budget": 20, "method": "boundarymorph"}, False),
         ({"budget": 20, "diversity": 0.5}, False),
-        ({"budget": 20, "query": None, "queries": ["tram", "bus"]}, False),  # which compare whole vectors
+        ({"budget": 20, "query": None, "queries": ["tram", "bus"]}, False),  # cosines compare whole vectors
     ],
 )
 def test_index_source_reads_reduced_vectors_for_few_calls(asked: dict[str, Any], enough: bool) -> None:

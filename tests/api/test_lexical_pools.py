@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.inference.concurrency import Abandoned
+from boundarymorph.inference.concurrency import CallerGone
 from boundarymorph.retrieval import lexical_vectors as lexical
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection.methods import METHODS
@@ -130,7 +130,7 @@ async def test_pool_keeps_bm25_order_when_vectors_miss_the_deadline(
         try:
             while True:
                 matrix.times(np.ones(matrix.shape[1], dtype=np.float32))
-        except Abandoned:
+        except CallerGone:
             ended.set()
             raise
 

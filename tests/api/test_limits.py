@@ -21,7 +21,7 @@ from tests.fakes.scorer import SeededScorer
 from tests.fakes.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
 
-FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # of two calls among three vectors of two dimensions
+FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # two calls among three vectors of two dimensions
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
@@ -98,7 +98,7 @@ class Case:
     status: int = 422
     slug: str = "limit-exceeded"
     others: tuple[tuple[str, float], ...] = ()
-    total: int = 0  # the size that is just within it, where that is not the value
+    total: int = 0  # the largest size within the limit, if not `value`
 
 
 CASES = {
@@ -158,7 +158,8 @@ async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
     for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
         request = SelectRequest.model_validate({"query": "q", "pool": ["a"], "deadline_ms": asked})
         assert (
-            task_of(request, settings, arrival=0.0).context.deadline.moment == Deadline.of_request(0.0, seconds).moment
+            task_of(request, settings, arrival=0.0).context.deadline.moment
+            == Deadline.from_request(0.0, seconds).moment
         )
     async with client_under(settings, scorer=False) as client:
         body = {"query": "q", "deadline_ms": 86_400_000}

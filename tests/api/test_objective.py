@@ -25,7 +25,7 @@ PERSON = {"query": QUERY, "budget": 0, "objective": OBJECTIVE}
 
 
 async def by_hand(client: httpx.AsyncClient, source: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Judge the proposed documents until none is proposed; return all judgements and the last answer."""
+    """Judge proposed documents until the last answer; return the judgements and that answer."""
     judged: dict[str, float] = {}
     while True:
         found = answer(await client.post("/select", json={**PERSON, **source, "known_scores": judged}))

@@ -31,7 +31,7 @@ APPS: dict[str, Callable[[Settings], FastAPI]] = {
     "scorer": create_scorer_app,
 }
 PUBLIC = ("/livez", "/readyz", "/metrics")
-# Routes of other services, whose errors have the shapes of their clients.
+# Routes of other services, whose clients expect errors in other shapes.
 OTHERS_PATHS = {
     *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
     *("/v1/reranking", "/v1/models", "/voyage/v1/rerank", "/weaviate/rerank", "/retrieval"),

@@ -18,7 +18,7 @@ from boundarymorph.settings.sections import PolicySettings, RerankSettings
 from tests.fakes.scorer import score_of
 from tests.fakes.service import answer, problem, serving
 
-QUERY = "what is asked"
+QUERY = "music of the sea"
 TEXTS = [f"text {number}" for number in range(40)]
 SCORES = {index: score_of(QUERY, text) for index, text in enumerate(TEXTS)}
 POLICIES = {
@@ -148,9 +148,9 @@ def test_policy_settings_refuse_invalid_budgets() -> None:
         Policies(Settings(policies=POLICIES), {"plain"})
     policies = Policies(Settings(), set())
     with pytest.raises(UnknownPolicy):
-        policies.of("", "fast")
+        policies.resolve("", "fast")
     with pytest.raises(InvalidInput):
-        policies.of("", None, "default@0.0")
+        policies.resolve("", None, "default@0.0")
 
 
 CHUNKS: list[dict[str, Any]] = [
@@ -165,7 +165,7 @@ CHUNK_SCORES = [score_of(QUERY, chunk["text"]) for chunk in CHUNKS]
     ("fields", "at_most", "count"),
     [
         ({"group_by": "doc.id", "top_n": 5}, 1, 5),
-        ({"distinct": "doc.id"}, 1, 13),  # 9 documents, and 4 chunks of none
+        ({"distinct": "doc.id"}, 1, 13),  # 9 documents, and 4 chunks without a document
         ({"distinct": {"by": "doc.id", "at_most": 2}, "top_n": 7}, 2, 7),
     ],
 )

@@ -13,7 +13,7 @@ POOL = [f"text {number}" for number in range(30)]
 SOURCES: dict[str, dict[str, Any]] = {"pool": {"pool": POOL, "ranked": True}, "index": {"index": "texts"}}
 RELEVANCE = {
     str(number): [score_of(query, text) for query in QUERIES] for number, text in enumerate(POOL)
-}  # of the pool
+}  # options of a pool
 
 
 @pytest.fixture(params=["pool", "index"])
@@ -67,7 +67,7 @@ async def test_stream_of_several_queries_contains_only_the_selection(client: htt
     assert {call["query"] for made in streamed_selection["rounds"] for call in made["calls"]} == {0, 1, 2}
 
 
-QUERY = "what is new"
+QUERY = "new songs"
 SCORES = {str(number): score_of(QUERY, text) for number, text in enumerate(POOL)}
 
 

@@ -15,7 +15,7 @@ from tests.fakes.service import NDJSON, answer, block, filled, problem, texts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GONE = object()  # of a field that a request does not have
+GONE = object()  # the value of a field that a request omits
 TWO = [{"text": "a", "embedding": [1, 0]}, {"text": "b", "embedding": [0, 1]}]
 THREE = {"text": "a", "embedding": [1, 0, 0]}
 SQUARE = block([[1, 0], [0, 1]])
@@ -57,7 +57,7 @@ def finding(objective: Any = None, **more: Any) -> dict[str, Any]:
     return {"pool": TWO, "query_embedding": [1, 0], "objective": objective or {"find": 0.9, "in": 0.8}, **more}
 
 
-# Of POST /select: what the refusal says, and the fields that are added to, or taken from, one for the index "texts".
+# POST /select: a part of the refusal, and fields to add to, or remove from, a request for the index "texts".
 SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "unknown-index": [("'nowhere'", {"index": "nowhere"})],
     "empty-index": [("'empty'", {"index": "empty"})],
@@ -124,7 +124,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("pool.documents.0.weight", pool(weight=0)),
         (DOTS, {"filter": {"a.": 1}}),
         *(("filter", {"filter": bad}) for bad in ({"year": {"near": 3}}, {"and": 3}, 7)),
-        ("query_embedding", {"index": "own"}),  # whose vectors are its users'
+        ("query_embedding", {"index": "own"}),  # its vectors come from its users
         ("with each of several queries alone", several(pool=GONE, index="own")),
         ("ask each query alone", several(pool=GONE, index="own", query_embedding=[1, 0, 0, 0])),
         ("no vectors", {"index": "words", "hybrid": True}),
@@ -191,7 +191,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("", {"pool": TWO, "query_embedding": block(row)}) for row in ([np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0])),
         ("[d]", {"pool": TWO, "query_embedding": block([[1, 0]])}),
         ("not both", {"pool": {"documents": [TWO[0], {"text": "b"}], "embeddings": SQUARE}}),
-        # Of the documents, and of the query's in turn against theirs and the index's; the encoder's has 32.
+        # Wrong dimensions: of documents, and of a query for a pool and for an index. The encoder's is 32.
         *(("dimensions", {"pool": [TWO[0], other], "query_embedding": [1, 0]})
           for other in (THREE, {"text": "c"}, {"text": "d", "embedding": []})),
         ("dimensions", {"pool": TWO}),
@@ -269,7 +269,7 @@ async def test_nonfinite_number_is_refused(client: httpx.AsyncClient, field: str
         assert f"{field}: must be a finite number, not " in (await client.post(path, content=body)).text
 
 
-# Of other routes: what the refusal says, the route and the body.
+# Other routes: a part of the refusal, the route and the body.
 UPLOAD, SOME = "POST /indexes/own/documents", "DELETE /indexes/own/documents"
 EVERY: list[dict[str, Any]] = [  # filters that match every document
     {}, {"and": [{}]}, {"or": [{"n": 1}, {}]}, {"not": {"not": {}}}, {"not": {"n": {"in": []}}}, {"n": {"nin": []}},

@@ -27,7 +27,7 @@ from tests.retrieval.fakes import SeededEncoder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-QUERY = "what is asked"
+QUERY = "music of the sea"
 TEXTS = [f"text {number}" for number in range(12)]
 SCORES = [score_of(QUERY, text) for text in TEXTS]
 ORDER = sorted(range(12), key=lambda index: -SCORES[index])
@@ -89,14 +89,14 @@ COHERE = {"model": "rerank-v3.5", "query": QUERY, "documents": TEXTS}
 PASSAGES = [{"text": text} for text in TEXTS]
 INPUT = {"object": "list", "top_k": 3, "return_input": True}
 PLACES = [{"document": text, "score": score} for text, score in zip([*TEXTS, ""], [*SCORES, 0.0], strict=True)]
-# Path, request, and what is in the answer.
+# Path, request, and a part of the answer.
 EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
     *(
         (path, COHERE, {"object": "rerank", "model": "seeded", "results": ranked()})
         for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/reranking", "/v1/reranking")
     ),
     ("/v1/rerank", COHERE | {"return_documents": True}, {"results": ranked(document=an_object)}),
-    ("/v2/rerank", COHERE | {"return_documents": "true"}, {"results": ranked(document=an_object)}),  # as RAGFlow asks
+    ("/v2/rerank", COHERE | {"return_documents": "true"}, {"results": ranked(document=an_object)}),  # RAGFlow's request
     ("/v2/rerank", COHERE | {"top_n": 3, "max_chunks_per_doc": None}, {"results": ranked(order=ORDER[:3])}),
     ("/infinity/rerank", COHERE | {"return_documents": True}, {"results": ranked(document=text)}),
     ("/rerank", COHERE | {"raw_scores": True}, {"results": ranked(of=logit)}),

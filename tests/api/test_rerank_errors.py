@@ -151,7 +151,7 @@ async def test_rerank_routes_apply_the_limits_of_the_service(client: httpx.Async
         assert message.startswith(f"{place}: over this service's limit")
     long = {"text": "q" * 51} if field == "passages" else "q" * 51
     response = await client.post(path, json=request(field, ["a"]) | {"query": long})
-    assert response.is_success, response.text  # it is cut, as texts are
+    assert response.is_success, response.text  # the query is cut, as texts are
     response = await client.post(path, content=b" " * 10_001)
     assert "10,000 bytes" in said(response, form(path), 413)
 

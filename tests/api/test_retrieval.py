@@ -169,7 +169,7 @@ class TestGateway:
 
 CHUNK = bytes(2**16)
 MANY = 800  # chunks, 50 MiB
-FEW = 500  # which sockets and their readers may hold
+FEW = 500  # chunks that sockets and their readers may hold
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from tests.fakes.scorer import score_of
 from tests.fakes.service import answer, block, serving, streamed, texts
 from tests.retrieval.fakes import vector_of
 
-QUERY = "what is asked"
+QUERY = "music of the sea"
 
 
 async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:

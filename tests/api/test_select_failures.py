@@ -123,7 +123,7 @@ async def test_scorer_failure_during_a_stream_is_a_problem_event(
 async def test_selection_before_the_first_score_equals_budget_zero(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, ranked: dict[str, bool]
 ) -> None:
-    """This is the first event of a stream, and the answer if the deadline passes before the first score."""
+    """It is a stream's first event, and the answer if the deadline passes before a score."""
     request = {"query": "text 7 and 11", "pool": texts(80), "k": 9, "reuse": False, **ranked}
     without = [document["id"] for document in (await select(client, **request, budget=0))["documents"]]
     stream = await client.post("/select", json=request | {"budget": 8}, headers={"accept": "text/event-stream"})

@@ -19,7 +19,7 @@ from tests.patience import PATIENCE, until_async
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-SECONDS = PATIENCE  # after which a test has failed
+SECONDS = PATIENCE  # then a test fails
 
 
 class Gate:

@@ -64,9 +64,9 @@ SOUND = encoded(CachedScore(0.5, document="Ä"))
     "value",
     [
         *(None, 1, "text", [b""], b"", SOUND[:8], b"0.5"),
-        bytes([4]) + SOUND[1:],  # a flag that there is not
-        bytes([0]) + SOUND[1:],  # an id that is not announced
-        SOUND[:-1],  # half a character
+        bytes([4]) + SOUND[1:],  # an unknown flag
+        bytes([0]) + SOUND[1:],  # an id without its flag
+        SOUND[:-1],  # an incomplete character
         *(encoded(CachedScore(score)) for score in (-0.1, 1.1, float("nan"), float("inf"))),
     ],
 )

@@ -17,7 +17,7 @@ def circuit(clock: Clock) -> CircuitBreaker:
 
 
 def state(circuit: CircuitBreaker) -> State:
-    return circuit.state  # which mypy takes for a constant
+    return circuit.state  # mypy takes the attribute for a constant
 
 
 def admitted(circuit: CircuitBreaker) -> int:

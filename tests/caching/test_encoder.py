@@ -37,7 +37,7 @@ async def encoder(inner: GatedEncoder) -> AsyncIterator[CachingEncoder]:
 
 async def test_cached_query_vector_equals_the_encoded_one(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     first = await encoder.encode_query("trams")
-    first[:] = 0  # a caller may do what it likes with its own
+    first[:] = 0  # a caller may change its own vector
     second = await encoder.encode_query("trams")
     np.testing.assert_array_equal(second.view(np.uint32), vector_of("trams").view(np.uint32))
     assert inner.queries == ["trams"]
@@ -79,7 +79,7 @@ async def test_vector_is_not_cached_if_the_model_changed_meanwhile(other: tuple[
     inner.gate.shut()
     call = asyncio.ensure_future(encoder.encode_query("a"))
     await turns()
-    inner.identity, inner.dimension = other  # its servers change their model meanwhile
+    inner.identity, inner.dimension = other  # the servers change their model
     inner.gate.open()
     await call
     for inner.identity, inner.dimension in (("encoder@1", 32), other):
@@ -89,7 +89,7 @@ async def test_vector_is_not_cached_if_the_model_changed_meanwhile(other: tuple[
 
 
 async def test_encoder_cache_evicts_the_least_recently_used_query(inner: GatedEncoder) -> None:
-    encoder = CachingEncoder(inner, max_bytes=1_500)  # of two
+    encoder = CachingEncoder(inner, max_bytes=1_500)  # there is room for two vectors
     for text in ("a", "b", "a", "c", "a", "b"):
         await encoder.encode_query(text)
         await turns()

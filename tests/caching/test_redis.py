@@ -163,7 +163,7 @@ async def test_link_recovers_after_its_server_is_killed(
     with Counted("scores") as counted:
         await bench.everything_is_missed()
     assert bench.states == (State.OPEN, State.OPEN)
-    assert counted.lookups == {"error": 12 + 4}  # a look-up of a query is one lookup
+    assert counted.lookups == {"error": 12 + 4}  # looking a query up counts once
     assert counted.writes == {"error": 12}
     assert len([record for record in caplog.records if "suspended until it does" in record.message]) == 2
     own_server.start()

@@ -48,11 +48,11 @@ def test_calibration_is_stale_for_another_model() -> None:
 
 def test_calibration_of_an_earlier_release_is_read() -> None:
     maps = MADE.to_json()["maps"]
-    assert Calibration.of_json({**MADE.to_json(), "maps": {"people": maps["human"]}}) == MADE
+    assert Calibration.from_json({**MADE.to_json(), "maps": {"people": maps["human"]}}) == MADE
 
 
 def test_calibration_round_trips_through_json() -> None:
-    assert Calibration.of_json(orjson.loads(orjson.dumps(MADE.to_json()))) == MADE
+    assert Calibration.from_json(orjson.loads(orjson.dumps(MADE.to_json()))) == MADE
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_calibration_round_trips_through_json() -> None:
 )
 def test_malformed_calibration_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="not a calibration"):
-        Calibration.of_json({**MADE.to_json(), **change})
+        Calibration.from_json({**MADE.to_json(), **change})

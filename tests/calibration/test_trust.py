@@ -59,7 +59,7 @@ def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: flo
 def test_measured_trust_overrides_the_declared_only_for_a_sure_gain(
     queries: Sequence[OrderShares], declared: Trust, chosen: Choice | None, advice: str
 ) -> None:
-    measured = MeasuredTrust.of(queries, declared)
+    measured = MeasuredTrust.measure(queries, declared)
     assert measured.chosen == chosen
     assert re.search(advice, measured.advice(declared))
     if len(queries) >= FEWEST:
@@ -72,9 +72,9 @@ def test_measured_gain_is_estimated_on_held_out_queries() -> None:
     """A choice that only one query supports has no gain."""
     queries = queries_of(6)
     queries[0] = OrderShares(0.8, 0.8, {**queries[0].choices, "none": 1.0})
-    sure = MeasuredTrust.of(queries_of(20, none=0.9, weak=0.8), "weak")
+    sure = MeasuredTrust.measure(queries_of(20, none=0.9, weak=0.8), "weak")
     assert sure.chosen == "none" and sure.gain[1] > 5
-    assert MeasuredTrust.of(queries, "weak").gain[0] < 2
+    assert MeasuredTrust.measure(queries, "weak").gain[0] < 2
 
 
 def test_pairs_in_order_equals_the_area_under_the_roc_curve() -> None:

@@ -26,7 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     The folder is empty, and the terminal is wide and without colours.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(common.console, "width", 300)  # which it reads from the environment once
+    monkeypatch.setattr(common.console, "width", 300)  # the console reads its width only once
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(*arguments: str) -> Outcome:
@@ -43,7 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def refused(outcome: Outcome) -> str:
-    """Check for exit code 1 and one line on stderr, and return that line."""
+    """Check for exit code 1 and one line on `stderr`, and return that line."""
     assert outcome.code == 1
     assert outcome.out == ""
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1

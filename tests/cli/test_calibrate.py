@@ -1,4 +1,4 @@
-"""Test `boundarymorph calibrate`, from suggested pairs to calibrated answers."""
+"""Test `boundarymorph calibrate`: suggested pairs, judgements, and calibrated answers."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
 def test_calibrate_learns_an_index_calibration_from_suggested_pairs(
     calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # which is for requests
+    monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # a limit for requests only
     said = calibrate("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
     pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]
@@ -98,7 +98,7 @@ def test_calibrate_writes_a_calibration_file_for_pools(calibrate: Calibrate, tmp
     assert "240 judgements of 8 queries" in said
     assert "8 more were in no pool: 'unknown'" in said
     assert "set `calibration` to this file" in said
-    made = Calibration.of_json(orjson.loads((tmp_path / "new" / "calibration.json").read_bytes()))
+    made = Calibration.from_json(orjson.loads((tmp_path / "new" / "calibration.json").read_bytes()))
     assert made.encoder == "words" and "human" in made.maps
     found = asyncio.run(_answered(Settings(data_directory=tmp_path, calibration=tmp_path / "new" / "calibration.json")))
     assert found["calibration"] == made.created

@@ -167,7 +167,7 @@ class TestIndexes:
             assert run(*command).code == 0
         assert "cannot be reached" in orjson.loads(run(*command).out)["error"]
         monkeypatch.delenv("BOUNDARYMORPH_URL")
-        started = run(*command)  # with the embedded weights, which did not make the vectors of this index
+        started = run(*command)  # other weights made the vectors of this index
         assert "encoder" in orjson.loads(started.out)["error"]
 
     @pytest.mark.strangers
@@ -264,7 +264,7 @@ class TestKeys:
         (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
         assert line.endswith(":photos,team-*")
         caller = KeyRing([line]).caller(f"Bearer {secret}")
-        assert caller.within(Scope.WRITE).name == "rag"
+        assert caller.restrict(Scope.WRITE).name == "rag"
         assert caller.sees("team-a") and not caller.sees("other")
         assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
 
@@ -312,9 +312,9 @@ class TestWithoutTheEncoder:
     def test_index_build_without_encoder_makes_an_index_of_words(self, run: Run, source: Path) -> None:
         outcome = run("index", "build", "words", "--from", str(source), "--encoder", "none")
         assert (outcome.code, outcome.err) == (0, "")
-        run("index", "describe", "words", "What is said.")
+        run("index", "describe", "words", "Talks about music.")
         told = told_of(run, "words")
-        assert told["description"] == "What is said."
+        assert told["description"] == "Talks about music."
         assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
         assert run("index", "compact", "words").code == 0
 
@@ -397,7 +397,7 @@ class TestRemoteIndexes:
     ) -> None:
         for name, value in (part.split("=") for part in setting.split()):
             monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
-        monkeypatch.setattr(build, "build_encoder", None)  # it is refused before any model is loaded
+        monkeypatch.setattr(build, "build_encoder", None)  # the command is refused before a model is loaded
         assert says in refused(run("index", *command))
         assert not Path("data").exists()
 

@@ -1,4 +1,4 @@
-"""Test `index build` with folders, tables and long texts."""
+"""Test `index build` with folders, tables, and long texts."""
 
 import gzip
 import os
@@ -102,7 +102,7 @@ def test_long_files_become_numbered_passages(build: Build, folder: Path) -> None
 def test_passages_of_a_new_length_replace_the_old_ones(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(files, "MAX_VALUES", at_once)  # of a filter
+    monkeypatch.setattr(files, "MAX_VALUES", at_once)  # values of a filter
     build(str(folder))
     before = stored()
     assert "0 added, 8 unchanged" in build(str(folder)).out
@@ -212,7 +212,7 @@ def test_symbolic_link_out_of_the_folder_is_skipped(build: Build, folder: Path, 
         assert f"skipped: {name} is a link to a file outside of this folder" in outcome.out
     assert "again.md" in stored()
     assert not any("hunter2" in document.text for document in stored().values())
-    assert build(str(folder / "leak.md")).code == 0  # which somebody chose by name
+    assert build(str(folder / "leak.md")).code == 0  # the user names the file
 
 
 @pytest.mark.strangers

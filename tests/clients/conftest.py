@@ -23,7 +23,7 @@ from boundarymorph_client import AsyncClient, Client
 from tests.fakes.service import fake_service, on_socket
 from tests.patience import until
 
-os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # Haystack's import reads this
 Connect = Callable[..., AsyncClient]
 Step = TypeVar("Step")
 COUNT = 40  # documents of the index "texts"

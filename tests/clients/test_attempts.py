@@ -26,7 +26,7 @@ from boundarymorph_client import (
 )
 from boundarymorph_client.attempts import FIRST_PAUSE, LONGEST_PAUSE, Attempts, Connection
 from boundarymorph_client.calls import Call
-from boundarymorph_client.errors import TYPE, of_response
+from boundarymorph_client.errors import TYPE, error_from_response
 from boundarymorph_client.events import Events
 from tests.clocks import Clock
 
@@ -34,7 +34,7 @@ from tests.clocks import Clock
 def attempts(
     call: Call[Any], *, clock: Clock | None = None, chance: float = 0.5, timeout: float = 60, retries: int = 3
 ) -> Attempts:
-    connection = Connection.of("http://service", None, timeout, retries)
+    connection = Connection.create("http://service", None, timeout, retries)
     return Attempts(call, connection, clock=clock or Clock(0.0), chance=lambda: chance)
 
 
@@ -64,7 +64,7 @@ class TestPauses:
     def test_retry_pause_ignores_a_malformed_retry_after(self, header: str) -> None:
         answered = refusal(429, header)
         assert attempts(SELECT, chance=1).after_answer(answered) == FIRST_PAUSE
-        assert of_response(answered).retry_after is None
+        assert error_from_response(answered).retry_after is None
 
     def test_retry_is_given_up_if_the_pause_passes_the_deadline(self) -> None:
         clock = Clock(0.0)
@@ -115,7 +115,7 @@ class TestPauses:
 
 
 def test_connection_repr_hides_its_key() -> None:
-    assert "secret" not in repr(Connection.of("http://service", "secret", 60, 3))
+    assert "secret" not in repr(Connection.create("http://service", "secret", 60, 3))
 
 
 class TestRequests:
@@ -138,19 +138,19 @@ class TestRequests:
 
 class TestErrors:
     def test_retry_after_may_be_a_date(self) -> None:
-        error = of_response(refusal(503, formatdate(time.time() + 100, usegmt=True)))
+        error = error_from_response(refusal(503, formatdate(time.time() + 100, usegmt=True)))
         assert error.retry_after is not None
         assert 90 < error.retry_after <= 100
 
     def test_error_of_an_unknown_type_is_a_problem_error(self) -> None:
-        error = of_response(refusal(418, None, "teapot"))
+        error = error_from_response(refusal(418, None, "teapot"))
         assert type(error) is ProblemError
         assert (error.type, error.status, error.detail) == (f"{TYPE}teapot", 418, "too much")
-        assert type(of_response(refusal(503, None, "teapot"))) is Unavailable
-        assert type(of_response(httpx.Response(500))) is ProblemError
+        assert type(error_from_response(refusal(503, None, "teapot"))) is Unavailable
+        assert type(error_from_response(httpx.Response(500))) is ProblemError
 
     def test_problem_error_survives_pickling(self) -> None:
-        error = pickle.loads(pickle.dumps(of_response(refusal())))
+        error = pickle.loads(pickle.dumps(error_from_response(refusal())))
         assert type(error) is Overloaded
         assert (error.detail, error.retry_after) == ("too much", 2)
 

@@ -52,7 +52,7 @@ def test_extend_body_sends_given_scores_and_budget_zero(scores: Any) -> None:
 
 
 class Table:
-    """A table like those of pandas, polars and pyarrow, which is read by column names."""
+    """A table like those of `pandas`, `polars`, and `pyarrow`, which is read by column names."""
 
     columns = ("text", "id")
 
@@ -65,7 +65,7 @@ class Table:
 
 TAKING: dict[str, Callable[[Any], object]] = {
     "select": lambda given: bodies.selection("q", {"pool": given}),
-    "extend": lambda given: bodies.scored(given, [0.5]),
+    "extend": lambda given: bodies.documents_with_scores(given, [0.5]),
     "upload": bodies.Lines,
     "upload, asynchronous": bodies.AsyncLines,
     "select_batch": Client().select_batch,

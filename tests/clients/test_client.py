@@ -18,8 +18,8 @@ from tests.fakes.scorer import SeededScorer, failing
 from tests.fakes.service import texts
 from tests.patience import until_async
 
-QUERY = "what is asked"
-HALF = "\ud83d"  # of a surrogate pair
+QUERY = "music of the sea"
+HALF = "\ud83d"  # half of a surrogate pair
 
 
 def without_chance(selection: Selection) -> Selection:

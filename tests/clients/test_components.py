@@ -47,13 +47,13 @@ class Kit:
         self, component: Any, texts: Sequence[str | None], metadata: Sequence[dict[str, Any]] = (), *,
         query: str = "sea", later: bool = False,
     ) -> list[tuple[str, float, dict[str, Any]]]:  # fmt: skip
-        """Return text, relevance and metadata of each chosen document."""
+        """Return text, relevance, and metadata of each chosen document."""
         documents = [self.document(text, metadata[n] if n < len(metadata) else {}) for n, text in enumerate(texts)]
         chosen = self.rerank(component, query, documents, later)
         return [self.read(each) for each in (asyncio.run(chosen) if later else chosen)]
 
     def retrieved(self, component: Any, *, later: bool = False) -> list[tuple[str, float, dict[str, Any]]]:
-        found = self.retrieve(component, "what is asked", later)
+        found = self.retrieve(component, "music of the sea", later)
         return [self.read(each) for each in (asyncio.run(found) if later else found)]
 
 
@@ -115,7 +115,7 @@ def test_reranker_returns_copies_of_the_best_documents(kit: Kit, later: bool, ur
     texts, metadata = [f"text {n}" for n in range(30)], [{"t": f"T{n}"} for n in range(30)]
     titled = {} if kit is KITS["LlamaIndex"] else {"title_field": "t"}
     component = kit.reranker(base_url=url, budget=10, options={"rounds": 5}, **{kit.k: 4}, **titled)
-    found = kit.reranked(component, texts, metadata, query="what is asked", later=later)
+    found = kit.reranked(component, texts, metadata, query="music of the sea", later=later)
     assert len(found) == 4
     assert [relevance for _, relevance, _ in found] == sorted((each[1] for each in found), reverse=True)
     for text, _, more in found:
@@ -123,7 +123,7 @@ def test_reranker_returns_copies_of_the_best_documents(kit: Kit, later: bool, ur
         assert more.keys() - {"relevance_score"} == {"t", "relevance_std", "relevance_source"}
     assert all(given.keys() == {"t"} for given in metadata)
     (body,) = recorder.bodies
-    assert (body["query"], body["k"], body["budget"], body["rounds"]) == ("what is asked", 4, 10, 5)
+    assert (body["query"], body["k"], body["budget"], body["rounds"]) == ("music of the sea", 4, 10, 5)
     assert body["pool"]["documents"][7] == kit.sent
 
 

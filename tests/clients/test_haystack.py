@@ -13,7 +13,7 @@ from boundarymorph_client.haystack import BoundaryMorphRanker, BoundaryMorphRetr
 from tests.clients.conftest import Recorder
 
 FOUND = [Document(id=f"d{n}", content=f"text {n}", meta={"t": f"T{n}"}) for n in range(30)]
-OURS = ["boundarymorph_client"]  # modules that a pipeline may be loaded with
+OURS = ["boundarymorph_client"]  # modules that a loaded pipeline may import
 
 
 async def run_and_close(pipeline: Pipeline, given: dict[str, Any], later: bool) -> Any:
@@ -29,7 +29,7 @@ async def test_pipeline_runs_after_serialization(
     later: bool, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_OF_OURS", "bm_secret")
-    store = InMemoryDocumentStore(index=f"found {later}")  # one of this process
+    store = InMemoryDocumentStore(index=f"found {later}")  # a store of this process
     store.write_documents([Document(id=found.id, content=found.content, meta=found.meta) for found in FOUND])
     ranker = BoundaryMorphRanker(base_url=url, top_k=4, title_field="t", api_key=Secret.from_env_var("KEY_OF_OURS"))
     made = Pipeline()

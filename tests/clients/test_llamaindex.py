@@ -15,7 +15,7 @@ from llama_index_instrumentation import get_dispatcher
 from boundarymorph_client.llamaindex import BoundaryMorphRerank, BoundaryMorphRetriever
 from tests.clients.conftest import COUNT
 
-QUERY = "what is asked"
+QUERY = "music of the sea"
 
 
 class Events(BaseEventHandler):

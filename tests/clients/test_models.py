@@ -17,12 +17,12 @@ from boundarymorph_client.errors import KINDS, ProblemError
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT: dict[str, Any] = json.loads((DOCS / "openapi.json").read_text())
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-CALLED = ("/select", "/indexes", "/readyz")  # what the paths begin with that the client calls
-NAMES = {"Round": "RoundEvent", "Selection": "SelectResponse"}  # where the client's are others
+CALLED = ("/select", "/indexes", "/readyz")  # the client calls paths that begin so
+NAMES = {"Round": "RoundEvent", "Selection": "SelectResponse"}  # models with another name in the client
 DEFINED = [found for found in vars(models).values() if isinstance(found, type) and found.__module__ == models.__name__]
 ANSWERS = [found for found in DEFINED if issubclass(found, models.Answer) and found is not models.Answer]
-# No problems that an answer of the service to a client could be, or none to be told from others.
-OTHERS = {  # the first is of the rerank routes, the second of MCP
+# Problems that no answer to a client has, and problems that the client cannot tell from others.
+OTHERS = {  # the first is a problem of the rerank routes, the second of MCP
     "no-documents", "not-installed", "malformed-http", "method-not-allowed", "body-too-slow", "corrupt-index",
     "internal-error", "client-disconnected", "headers-too-large", "too-many-connections",
 }  # fmt: skip
@@ -33,7 +33,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def shape(schema: Any) -> Any:
-    """Return a JSON schema's types, without descriptions, values and bounds."""
+    """Return a JSON schema's types, without descriptions, values, and bounds."""
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -79,7 +79,7 @@ def test_select_options_match_the_openapi_schema() -> None:
     ours = models.SelectOptions.__annotations__.keys()
     theirs = SCHEMAS["SelectRequest"]["properties"]
     of_the_pool = SCHEMAS["PoolBody"]["properties"].keys() - {"documents"}
-    assert ours - of_the_pool == theirs.keys() - {"query", "queries"}  # its first argument
+    assert ours - of_the_pool == theirs.keys() - {"query", "queries"}  # the method's first argument
     assert of_the_pool < ours
     described = inspect.getdoc(models.SelectOptions)
     assert described is not None

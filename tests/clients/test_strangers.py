@@ -32,7 +32,7 @@ NOWHERE = "http://127.0.0.1:9"
 @pytest.mark.parametrize("by", ["argument", "variable"])
 def test_client_strips_white_space_around_key_and_url(monkeypatch: pytest.MonkeyPatch, given: str, by: str) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_API_KEY", given if by == "variable" else "another")
-    made = Connection.of(f"{NOWHERE}/\n", given if by == "argument" else None, 1, 1)
+    made = Connection.create(f"{NOWHERE}/\n", given if by == "argument" else None, 1, 1)
     assert (made.url, made.api_key) == (NOWHERE, KEY)
 
 

@@ -24,9 +24,9 @@ from tests.compatibility.servers import servers
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "build" / "compatibility"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
-CHECKS = re.compile(r"\d+ of \d+ checks passed on .*", re.DOTALL)  # the end of the page, which is written here
-RESULTS = "results.json"  # in the folder of an environment, of its latest run
-CHECK_SECONDS = 900.0  # of all checks of one environment
+CHECKS = re.compile(r"\d+ of \d+ checks passed on .*", re.DOTALL)  # the end of the page, which this program writes
+RESULTS = "results.json"  # the results of an environment's latest run, in its folder
+CHECK_SECONDS = 900.0  # for all checks of one environment
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ ENVIRONMENTS = (
 
 
 def install(environment: Environment, *, fresh: bool) -> Path:
-    """Return the Python of an environment with its clients, which uv or pip installs.
+    """Return the Python of an environment with its clients, which `uv` or `pip` installs.
 
     The environment is made again if its requirements have changed.
     """

@@ -54,7 +54,7 @@ class Check:
     Attributes:
         package: The client's package.
         endpoint: The route that it calls.
-        what: What is checked.
+    what: The property to check.
         run: Raises if the check fails.
     """
 
@@ -124,7 +124,7 @@ def row(
 
     @check(package, endpoint, what + "budget")
     def saves(servers: Servers) -> None:
-        new = [f"{document} ({package} {endpoint} {what})" for document in DOCUMENTS]  # whose scores are not known yet
+        new = [f"{document} ({package} {endpoint} {what})" for document in DOCUMENTS]  # their scores are not cached yet
         found = asked(calling(servers, f"{servers.whole}/p/default@0.2", documents=new))
         exact = dict(ranking(servers, new))
         assert sorted(index for index, _ in found) == list(range(len(new))), found
@@ -162,7 +162,7 @@ def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any)
 
 
 def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
-    """Check that the documents, their order and their scores are equal."""
+    """Check that the documents, their order, and their scores are equal."""
     given = list(found)
     assert [index for index, _ in given] == [index for index, _ in expected], (given, expected)
     for (_, score), (_, wanted) in zip(given, expected, strict=True):

@@ -55,7 +55,7 @@ def cohere() -> None:
         assert answer.boundarymorph["cross_encoder_calls"] + answer.boundarymorph["reused_scores"] == len(DOCUMENTS)
 
     def budget(path: str, servers: Servers) -> None:
-        documents = [f"{document} ({path})" for document in DOCUMENTS]  # whose scores are not known yet
+        documents = [f"{document} ({path})" for document in DOCUMENTS]  # their scores are not cached yet
         extra = {"additional_body_parameters": {"budget": 4}}
         answer = asked(path, calling(servers, documents=documents), request_options=extra)
         found = results_of(answer)
@@ -157,7 +157,7 @@ def langchain() -> None:
 
 
 def llamaindex() -> None:
-    """Check LlamaIndex's postprocessors for Cohere, Jina and text-embeddings-inference."""
+    """Check LlamaIndex's components for Cohere, Jina and text-embeddings-inference."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from llama_index.core.schema import NodeWithScore, TextNode
     from llama_index.postprocessor.cohere_rerank import CohereRerank
@@ -183,12 +183,12 @@ def llamaindex() -> None:
     kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
     row(package("cohere"), "POST /v2/rerank", partial(asked, "cohere"), kinds)
     row(package("jinaai"), "POST /v1/rerank", partial(asked, "jina"), RuntimeError)
-    # This client does not look at the status: it takes the error's body for scores, of which there are too few.
+    # This client ignores the status: it reads the error's body as scores, and finds too few.
     row(package("tei"), "POST /rerank", partial(asked, "tei"), AssertionError, ("",) * 4)
 
 
 def haystack() -> None:
-    """Check Haystack's rankers for Cohere, Jina and NVIDIA."""
+    """Check Haystack's components for Cohere, Jina and NVIDIA."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from haystack import Document, Pipeline
     from haystack.utils import Secret
@@ -210,7 +210,7 @@ def haystack() -> None:
     def asked(kind: str, call: Call) -> list[tuple[int, float]]:
         pipeline = Pipeline()
         ranker = made(kind, call)
-        pipeline.add_component("ranker", ranker)  # which a pipeline takes
+        pipeline.add_component("ranker", ranker)  # a pipeline accepts the component
         answer = ranker.run(query=QUERY, documents=given(call))
         pairs = [(document.meta["number"], document.score) for document in answer["documents"]]
         return sigmoids(pairs) if kind == "nvidia" else pairs
@@ -232,11 +232,11 @@ def haystack() -> None:
 
 def litellm() -> None:
     """Check LiteLLM with each of its providers whose wire format is served."""
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is fetched
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # LiteLLM downloads nothing
     import litellm
     from litellm import exceptions
 
-    providers = {  # where the API is under the service's URL, and what is called there
+    providers = {  # the path of the API below the service's URL, and its route
         "cohere": ("", "/v1/rerank"),
         "jina_ai": ("", "/v1/rerank"),
         "hosted_vllm": ("", "/rerank"),
@@ -250,7 +250,7 @@ def litellm() -> None:
         base = call.url + providers[provider][0]
         given = {"query": QUERY, "documents": call.documents, "api_base": base, "api_key": call.key, "num_retries": 0}
         top = {} if call.top is None else {"top_n": call.top, "return_documents": True}
-        dropped = provider == "jina_ai" and call.url.partition("/p/")[2]  # the path of a URL
+        dropped = provider == "jina_ai" and call.url.partition("/p/")[2]  # the part after the service's URL
         return litellm.rerank(model=f"{provider}/{dropped or 'any'}", **given, **top, **options)
 
     def asked(provider: str, call: Call) -> list[tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""Run services for clients as processes, with stand-ins for failing scorers."""
+"""Run services for clients as processes, with fakes for failing scorers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.compatibility.check import Servers
 from tests.fakes.upstream import Reply, Request, Upstream, in_a_thread
 from tests.system.service import service
 
-DEADLINE_SECONDS = "1"  # of a request to the service whose scorer is late
+DEADLINE_SECONDS = "1"  # for requests to the service whose scorer is late
 
 
 async def only_probes(request: Request) -> Reply:
@@ -34,9 +34,7 @@ def servers(directory: Path, *, embedded: bool) -> Iterator[Servers]:
     """
     secret, key = callers.make_key("client", [Scope.SELECT])
     environment = {"BOUNDARYMORPH_KEYS": str(key), "BOUNDARYMORPH_LIMITS__POOL": "50", "BOUNDARYMORPH_DEPTH": "50"}
-    environment["BOUNDARYMORPH_RELEVANCE"] = (
-        "scorer"  # documents that are read keep the scores that they are held against
-    )
+    environment["BOUNDARYMORPH_RELEVANCE"] = "scorer"  # the relevance of a scored document equals its score
     late = environment | {"BOUNDARYMORPH_DEADLINE_SECONDS": DEADLINE_SECONDS}
     with ExitStack() as stack:
         slow = stack.enter_context(in_a_thread(Upstream(only_probes)))

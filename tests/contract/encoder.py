@@ -14,7 +14,7 @@ TEXTS = ["Trams run every ten minutes.", "A violin has four strings.", "", "Ärz
 
 
 class EncoderContract:
-    tolerance: ClassVar[float] = 0.0  # by which a component may depend on the batch
+    tolerance: ClassVar[float] = 0.0  # how much a component may depend on the batch
 
     async def test_encoder_returns_unit_vectors_of_documents(self, encoder: Encoder) -> None:
         vectors = (await encoder.encode_documents(TEXTS)).vectors

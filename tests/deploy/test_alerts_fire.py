@@ -24,7 +24,7 @@ from tests.ports import free_port
 from tests.retrieval.fakes import SeededEncoder
 
 ALERTS = {rule["alert"]: rule["expr"] for rule in RULES if "alert" in rule}
-Strike = Callable[[], Awaitable[object]]  # something that meets the fault
+Strike = Callable[[], Awaitable[object]]  # sends a request that meets the fault
 Fault = Callable[[Path, pytest.MonkeyPatch, Clock], AbstractAsyncContextManager[Strike]]
 REQUEST = {"query": "q", "index": "texts", "budget": 2, "k": 2}
 
@@ -83,7 +83,7 @@ async def full_house(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> A
         yield strike
 
 
-# The alert, its fault, and the value of the gauge that it looks at then; None for a counter, which rises.
+# The alert, its fault, and the value of its gauge during the fault; None for a counter, which rises.
 CASES: list[tuple[str, Fault, float | None]] = [
     ("BoundaryMorphAnswersDegraded", scorer_away, None),
     ("BoundaryMorphScorerAway", scorer_away, None),

@@ -47,7 +47,7 @@ def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
 def labels_of(selector: promql_parser.VectorSelector) -> set[str]:
     if (name := selector.name or "") in RECORDED:
         return labels_left(RECORDED[name])
-    if name == "up":  # which Prometheus makes itself
+    if name == "up":  # Prometheus makes this metric
         return OF_THE_SCRAPE
     labels: tuple[str, ...] = getattr(REGISTRY._names_to_collectors[name], "_labelnames", ())
     return {*labels, *OF_THE_SCRAPE, *({"le"} if name.endswith("_bucket") else ())}

@@ -19,8 +19,14 @@ from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, s
 
 Manifest = dict[str, Any]
 KUBERNETES = Path(__file__).parents[2] / "deploy/kubernetes"
-CUSTOM = {"Milvus", "PrometheusRule", "Redis", "ScaledObject", "ServiceMonitor"}  # of operators, without a schema here
-MARGIN_SECONDS = 10  # between the end of a process by itself and its kill
+CUSTOM = {
+    "Milvus",
+    "PrometheusRule",
+    "Redis",
+    "ScaledObject",
+    "ServiceMonitor",
+}  # kinds of operators, for which there is no schema
+MARGIN_SECONDS = 10  # from the expected end of a process to its kill
 ELSEWHERE = {53, 6379, 19530}  # DNS, Redis, Milvus
 KEY = str(callers.make_key("tests", list(callers.Scope))[1])
 FROM_SECRETS = {"keys": KEY, "secret": "bm_x", "url": "redis://redis:6379", "token": "root:Milvus"}
@@ -28,7 +34,7 @@ FILES: dict[Path, list[Manifest]] = {
     path: [each for each in yaml.safe_load_all(path.read_text()) if each] for path in sorted(KUBERNETES.rglob("*.yaml"))
 }
 KUSTOMIZATIONS = {path.parent: found[0] for path, found in FILES.items() if path.name == "kustomization.yaml"}
-WHOLE = [  # not patches of others
+WHOLE = [  # manifests that are no patches
     manifest
     for folder, found in KUSTOMIZATIONS.items()
     for name in found.get("resources", [])
@@ -107,7 +113,7 @@ def test_workload_fits_its_image_service_and_limits(role: str) -> None:
         assert only[probe]["httpGet"]["port"] == "http" and only[probe]["httpGet"]["path"] in paths(role)
     assert only["livenessProbe"]["httpGet"]["path"] == "/livez"
 
-    # It runs as `make images` ran it.
+    # `make images` runs the containers with the same confinement.
     target = only["image"].removeprefix("boundarymorph-")
     assert target in TARGETS and role_of(target) == role
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
@@ -120,7 +126,7 @@ def test_workload_fits_its_image_service_and_limits(role: str) -> None:
     longest = settings.drain_seconds + settings.grace_seconds + LAST_SECONDS
     assert longest + MARGIN_SECONDS <= pod["terminationGracePeriodSeconds"]
 
-    # By the arithmetic of docs/running.md#memory; of the retriever, without the vectors of its open indexes.
+    # The formula is in docs/running.md#memory; for a retriever it has no vectors of open indexes.
     threads = PARSING_THREADS
     if role == "retriever":
         threads += settings.search_threads + READ_THREADS + WRITE_THREADS

@@ -33,5 +33,5 @@ def test_ray_application_is_built_with_its_settings(name: str) -> None:
         assert settings.retriever.url == (f"http://127.0.0.1:{port}{APPLICATIONS['retriever']['route_prefix']}",)
         (deployment,) = application["deployments"]
         assert deployment["max_ongoing_requests"] == settings.sessions
-        waits = settings.retriever.timeout_seconds  # for a retriever that is replaced at the same time
+        waits = settings.retriever.timeout_seconds  # a retriever may be replaced at the same time
         assert deployment["graceful_shutdown_timeout_s"] == settings.grace_seconds + waits

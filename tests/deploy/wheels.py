@@ -1,4 +1,4 @@
-"""Install the wheels of dist/ as a new user does, with pip and uv, on every Python.
+"""Install the wheels of dist/ as a new user does, with `pip` and `uv`, on every Python.
 
 `make check-wheels` tries the library alone, with a first selection and the README's first program. Then it tries the
 service, and the README's way to a selection from own documents.
@@ -56,22 +56,22 @@ def main() -> None:
         found = arguments.python or list(pythons())
         for installer, python in itertools.product(arguments.installer or INSTALLERS, found):
             newcomer(Path(folder) / "new", python, None if installer == "pip" else f"{folder}/uv/bin/uv", wheels)
-            print(f"{python}, by {installer}: all is well", flush=True)
+            print(f"{python}, by {installer}: every step succeeded", flush=True)
 
 
 def pythons() -> Iterator[str]:
-    """Yield an interpreter of each of the VERSIONS, from the PATH or from pyenv."""
+    """Yield an interpreter of each of the VERSIONS, from the PATH or from `pyenv`."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
         candidates = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
-        # A shim of pyenv may be none that runs.
+        # A shim of pyenv may not run.
         runs = [
             each for each in candidates if each and not subprocess.run([each, "-V"], capture_output=True).returncode
         ]
         if runs:
             yield runs[0]
         else:
-            print(f"left out, as there is none: Python {version}")
+            print(f"not tested, since it is not installed: Python {version}")
 
 
 def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> None:

@@ -10,7 +10,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Belief, Pool, UpperConfidenceBound
 from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
-from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
+from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, find_contestants
 from boundarymorph_evaluation.methods.baselines import (
     Bagel,
     Feedback,
@@ -25,7 +25,7 @@ from boundarymorph_evaluation.methods.baselines import (
 )
 from boundarymorph_evaluation.methods.morph import Extend, Lexical, Morph
 from boundarymorph_evaluation.metrics import quality
-from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reordered
+from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reorder
 from boundarymorph_evaluation.run import run_once
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 from tests.selection.pools import play
@@ -58,7 +58,7 @@ def test_hybrid_baseline_equals_its_base_on_the_fused_order(method: SingleStage 
     for question in QUESTIONS:
         order, scores = fused_order(question.pool)
         assert order.tolist() != list(range(80))
-        by_hand = Question(question.id, reordered(question.pool, order, scores), question.scores[order])
+        by_hand = Question(question.id, reorder(question.pool, order, scores), question.scores[order])
         expected, ranking = run_once(method, by_hand, 12, 10)
         run, found = run_once(Hybrid(method), question, 12, 10)
         assert run.calls == order[expected.calls].tolist()
@@ -82,11 +82,11 @@ def test_rgs_visits_neighbours_of_the_best_scored() -> None:
 
 
 def test_rgs_queue_drops_documents_over_its_size() -> None:
-    # The seed 0 leads to 1 and 2. With room for both, 1 leads nowhere and then 2 leads to 5.
+    # The seed 0 leads to 1 and 2. If both fit, 1 leads nowhere, and then 2 leads to 5.
     for frac, calls in ((1.0, [0, 1, 2, 5]), (0.5, [0, 1, 2, 5]), (0.25, [0, 1, 2, 3])):
         question = on_a_circle([0, 1, 2, 3, 4, 5], [0.5, 0.9, 0.1, 0.8, 0.2, 0.7])
         run = problem(linked(question, [[1, 2], [-1, -1], [5, -1], [-1, -1], [-1, -1], [-1, -1]]), budget=4)
-        # With room for one, 2 is forgotten, and the retrieval order takes the last call.
+        # If only one fits, 2 is dropped, and the retrieval order takes the last call.
         Rgs(degree=2, seed_div=4.0, frac=frac).rank(run)
         assert run.calls == calls
 
@@ -167,10 +167,10 @@ def test_extend_scores_the_head_and_lets_a_session_choose() -> None:
 
 
 def test_chosen_resolves_names_groups_and_rounds() -> None:
-    assert [contestant.name for contestant in chosen(["baselines"])] == list(GROUPS["baselines"])
-    assert [contestant.name for contestant in chosen(["mips", "baselines"])][:2] == ["mips", "bm25"]
-    assert "extend" in [contestant.name for contestant in chosen(["product"])]
-    (rounds,) = chosen(["boundarymorph@5"])
+    assert [contestant.name for contestant in find_contestants(["baselines"])] == list(GROUPS["baselines"])
+    assert [contestant.name for contestant in find_contestants(["mips", "baselines"])][:2] == ["mips", "bm25"]
+    assert "extend" in [contestant.name for contestant in find_contestants(["product"])]
+    (rounds,) = find_contestants(["boundarymorph@5"])
     method = rounds.settings[0]
     assert rounds.name == "boundarymorph@5" and rounds.ours and isinstance(method, Morph) and method.batch == 5
 
@@ -189,7 +189,7 @@ def test_chosen_resolves_names_groups_and_rounds() -> None:
 )
 def test_chosen_refuses_unknown_method_names(name: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
-        chosen(["mips", name])
+        find_contestants(["mips", name])
 
 
 def test_lexical_methods_order_the_pool_as_their_names_say() -> None:

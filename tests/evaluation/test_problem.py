@@ -29,8 +29,8 @@ def test_problem_counts_calls_and_refuses_more_than_the_budget() -> None:
 def test_banded_puts_scored_documents_first_and_breaks_ties_by_rank() -> None:
     one = problem(QUESTION, budget=3)
     one.score([3, 2, 1])
-    assert one.banded().tolist() == [1, 3, 2, 0]
-    assert problem(QUESTION, budget=3).banded().tolist() == np.arange(4).tolist()
+    assert one.banded_ranking().tolist() == [1, 3, 2, 0]
+    assert problem(QUESTION, budget=3).banded_ranking().tolist() == np.arange(4).tolist()
 
 
 def test_nearest_finds_the_highest_of_all_cosines() -> None:
@@ -87,7 +87,7 @@ def test_ideal_gain_counts_only_existing_documents() -> None:
     assert everything.ce_ncg == everything.ncg == everything.ncg_graded == 1.0
     assert everything.ncg_collection == pytest.approx(3 / 4)
     assert quality(GRADED, np.arange(5), 50).ncg == 1.0
-    fewer = quality(replace(GRADED, relevant=1), np.arange(5), 3)  # a count of something else
+    fewer = quality(replace(GRADED, relevant=1), np.arange(5), 3)  # another count
     assert math.isnan(fewer.ncg_collection) and not math.isnan(fewer.ncg)
 
 

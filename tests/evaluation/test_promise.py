@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph_evaluation.promise import RECENT, Audit, Checkpoint, Promise, certified
+from boundarymorph_evaluation.promise import RECENT, Audit, Checkpoint, Promise, certify
 
 PROMISE = Promise(0.05, 0.9)
 LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])
@@ -57,7 +57,7 @@ def test_certified_threshold_is_the_largest_allowed_by_definition(
         for threshold in grid
         if (violations(given, threshold, loss, budget, grid) + 1) / (len(given) + 1) <= 1 - probability + 1e-12
     ]
-    found = certified(given, Promise(loss, probability), budget)
+    found = certify(given, Promise(loss, probability), budget)
     assert (found.threshold is None) == (not kept)
     assert found.audits == len(given)
     if found.threshold is not None:
@@ -71,16 +71,16 @@ def test_certified_says_what_is_missing() -> None:
     good, late = audit((0.5, 0.03), (0.04, 0.01)), audit((0.04, 0.2), (0.03, 0.01))
     never = audit((0.04, 0.2), (0.01, 0.1))
     assert PROMISE.fewest == 9
-    assert certified([good] * 8, PROMISE, 20).missing == "audits"
-    found = certified([good] * 9, PROMISE, 20)
+    assert certify([good] * 8, PROMISE, 20).missing == "audits"
+    found = certify([good] * 9, PROMISE, 20)
     assert found.threshold is not None and found.threshold > 1, "nothing that was audited breaks it"
-    found = certified([*[good] * 9, late], PROMISE, 20)
+    found = certify([*[good] * 9, late], PROMISE, 20)
     assert found.threshold is not None and 0.03 <= found.threshold < 0.04
-    assert certified([*[good] * 9, never], PROMISE, 20).missing == "audits", "one in ten may break it, in more audits"
-    assert certified([*[good] * 7, *[never] * 3], PROMISE, 20).missing == "scorer"
-    assert certified([*[good] * 7, *[late] * 3], PROMISE, 10).missing == "calls"
-    assert certified([good] * 20, PROMISE, 9).missing == "calls", "nothing is known of so few"
-    assert certified([], PROMISE, 20).missing == "audits"
+    assert certify([*[good] * 9, never], PROMISE, 20).missing == "audits", "one in ten may break it, in more audits"
+    assert certify([*[good] * 7, *[never] * 3], PROMISE, 20).missing == "scorer"
+    assert certify([*[good] * 7, *[late] * 3], PROMISE, 10).missing == "calls"
+    assert certify([good] * 20, PROMISE, 9).missing == "calls", "nothing is known of so few"
+    assert certify([], PROMISE, 20).missing == "audits"
 
 
 def test_certificate_is_withdrawn_when_recent_audits_break_it() -> None:
@@ -89,10 +89,10 @@ def test_certificate_is_withdrawn_when_recent_audits_break_it() -> None:
     Until there is a new certificate, only the recent ones count.
     """
     good, bad = audit((0.04, 0.01), (0.02, 0.0)), audit((0.04, 0.5), (0.02, 0.5))
-    assert certified([good] * 150, PROMISE, 20).threshold is not None
-    assert certified([*[good] * 150, *[bad] * 5], PROMISE, 20).threshold is not None, "which may happen by chance"
-    found = certified([*[good] * 150, *[bad] * 6], PROMISE, 20)
+    assert certify([good] * 150, PROMISE, 20).threshold is not None
+    assert certify([*[good] * 150, *[bad] * 5], PROMISE, 20).threshold is not None, "which may happen by chance"
+    found = certify([*[good] * 150, *[bad] * 6], PROMISE, 20)
     assert found.threshold is None and found.audits == RECENT and found.missing == "scorer"
     mended = audit((0.04, 0.5), (0.02, 0.0))
-    found = certified([*[good] * 150, *[mended] * 12], PROMISE, 20)
+    found = certify([*[good] * 150, *[mended] * 12], PROMISE, 20)
     assert found.threshold is not None and found.threshold < 0.04 and found.audits == RECENT

@@ -1,4 +1,4 @@
-"""Test the experiment, its comparisons and latencies, and the study of guarantees."""
+"""Test the experiment, its comparisons and measured times, and the study of guarantees."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.methods import PAPER
-from boundarymorph_evaluation.methods import Contestant, chosen
+from boundarymorph_evaluation.methods import Contestant, find_contestants
 from boundarymorph_evaluation.methods.method import ScoringMethod
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 from boundarymorph_evaluation.promise import Audit, Checkpoint, Promise
@@ -16,7 +16,7 @@ from boundarymorph_evaluation.run import experiment
 from boundarymorph_evaluation.study import changes, comparisons, latencies
 from tests.evaluation.tables import synthetic
 
-METHODS = chosen(["mips", "ss", "bagel", PAPER])
+METHODS = find_contestants(["mips", "ss", "bagel", PAPER])
 OUTCOME = experiment(synthetic(queries=6), METHODS, [4, 8], [5, 10])
 
 
@@ -59,7 +59,7 @@ class Offset(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         problem.score(np.arange(self.start, min(self.start + problem.left, len(problem.pool))))
-        return problem.banded()
+        return problem.banded_ranking()
 
 
 def test_swept_setting_is_selected_per_budget_by_ce_ncg() -> None:
@@ -76,7 +76,7 @@ def test_swept_setting_is_selected_per_budget_by_ce_ncg() -> None:
 
 def test_rows_cover_every_cell_of_every_query() -> None:
     seen: list[tuple[str, int, int]] = []
-    methods = chosen(["mips", "ss", "boundarymorph"])
+    methods = find_contestants(["mips", "ss", "boundarymorph"])
     outcome = experiment(TABLE, methods, [5, 10], [5, 20], lambda *done: seen.append(done))
     assert len(outcome.rows) == 3 * 4 * 2 * 2
     assert seen == [("selecting", done, 4) for done in range(5)]
@@ -85,11 +85,11 @@ def test_rows_cover_every_cell_of_every_query() -> None:
 
 
 def test_experiment_leaves_out_methods_without_their_input() -> None:
-    outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
+    outcome = experiment(synthetic(without=["bm25"]), find_contestants(["mips", "bm25"]), [5], [5])
     assert outcome.left_out == {"bm25": "the table has no bm25"}
     assert [contestant.name for contestant in outcome.contestants] == ["mips"]
     with pytest.raises(InvalidInput, match=r"no chosen method can run on 'made-up' \(bm25: the table has no bm25\)"):
-        experiment(synthetic(without=["bm25"]), chosen(["bm25"]), [5], [5])
+        experiment(synthetic(without=["bm25"]), find_contestants(["bm25"]), [5], [5])
 
 
 def test_audit_follows_the_path_of_a_session() -> None:

@@ -125,7 +125,7 @@ def test_with_texts_marks_the_query_terms_of_each_document() -> None:
     there = {id: np.flatnonzero(having).tolist() for id, having in found["q1"].items()}
     assert there == {"d2": [0, 63], "d3": [63], "d4": [5]}
     assert (whole.arrays["terms"][1, 3:] == 0).all()
-    assert np.array_equal(whole.only([1]).question(0).pool.terms, whole.question(1).pool.terms)  # type: ignore[arg-type]
+    assert np.array_equal(whole.subset([1]).question(0).pool.terms, whole.question(1).pool.terms)  # type: ignore[arg-type]
 
 
 CORPUS = '{"_id": "a", "title": "Tides", "text": "The moon pulls."}\n\n{"_id": "b", "text": "Bread rises."}\n'
@@ -154,8 +154,8 @@ def test_load_reads_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> N
 def test_load_keeps_every_query_of_a_folder_without_judgments(tmp_path: Path) -> None:
     found = load(str(beir(tmp_path, qrels=None)))
     assert list(found.queries) == ["1", "2"] and found.judgments is None
-    assert list(found.first(1).queries) == ["1"]
-    assert fingerprint(found.queries) != fingerprint(found.first(1).queries)
+    assert list(found.head(1).queries) == ["1"]
+    assert fingerprint(found.queries) != fingerprint(found.head(1).queries)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 
 NDJSON = {"content-type": "application/x-ndjson"}
-QUEUE_TOKENS = 300  # of a scorer alone
+QUEUE_TOKENS = 300  # for a scorer without a service
 
 
 def faked(
@@ -84,7 +84,7 @@ def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]
 
 
 def application(role: str, settings: Settings) -> FastAPI:
-    """Return a service, a gateway, a retriever or a scorer, with fake models."""
+    """Return a service, a gateway, a retriever, or a scorer, with fake models."""
     match role:
         case "whole":
             return create_app(settings, build=fake_service)
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
 @asynccontextmanager
 async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
     """Yield the URL of an application that has begun to start on a real socket."""
-    # Of a socket that names its protocol asyncio turns Nagle's algorithm off, as it does of those that uvicorn opens.
+    # asyncio turns Nagle's algorithm off for a socket with a protocol, as it does for uvicorn's own sockets.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
         access = getattr(app.state, "access", None) if isinstance(app, FastAPI) else None

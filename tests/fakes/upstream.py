@@ -43,7 +43,7 @@ class Reset(Exception):
     """The server resets the connection instead of answering."""
 
 
-Behaviour = Callable[[Reply], Awaitable[Reply]]  # turns the right reply into what is sent
+Behaviour = Callable[[Reply], Awaitable[Reply]]  # turns the right reply into the reply to send
 
 
 async def well(reply: Reply) -> Reply:

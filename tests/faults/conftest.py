@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
 
 
-# What a test breaks is mended after it, so that only it fails where it fails in the middle.
+# Fixtures repair what a test has broken, so that its failure does not make other tests fail.
 
 
 @pytest.fixture(scope="package")

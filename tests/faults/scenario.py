@@ -21,7 +21,7 @@ from tests.system.service import Service, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
 DOCUMENTS = [
-    {"id": f"{subject}-{n}", "text": f"Of the {subject} there are {n} tales, and number {n * n % 17} is told."}
+    {"id": f"{subject}-{n}", "text": f"The {subject} has {n} tales, and number {n * n % 17} is the best."}
     for subject in SUBJECTS
     for n in range(15)
 ]
@@ -101,7 +101,7 @@ def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Res
 def whole(
     response: httpx.Response, status: str = "complete", *, k: int = K, known: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Check an answer, which has min(k, N) documents even after failures, and return its body.
+    """Check an answer, which has k or all N documents even after failures; return its body.
 
     `known` are the ids of the N documents.
     """

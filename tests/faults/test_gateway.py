@@ -133,7 +133,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
             connection.sendall(head.encode() + body)
             connection.recv(chance.choice((1, 200, 4_000)))
     recovery = mended(front, rogue)
-    until(lambda: descriptors(front) <= before + 2)  # what serves this test may be open
+    until(lambda: descriptors(front) <= before + 2)  # the test's own connections may be open
     saw = "the work is cancelled, and the scorer is free again"
     table.add("100 clients leave their streams", saw, recovery)
 
@@ -144,7 +144,7 @@ def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: Star
     with another_gateway(through=few) as gateway, ExitStack() as held:
         for _ in range(300):
             connection = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE))
-            with suppress(OSError):  # it may have had to make room already
+            with suppress(OSError):  # the gateway may have closed it already
                 connection.sendall(b"POST /select HTTP/1.1\r\nHost: x\r\nX-A: ")
         for _ in range(20):
             with httpx.Client(base_url=gateway.url, timeout=PATIENCE) as client:
@@ -165,11 +165,11 @@ def test_wall_clock_jump_does_not_disturb_the_gateway(
     tmp_path: Path, another_gateway: StartGateway, rogue: Server, table: Table
 ) -> None:
     """The clock jumps during a selection, by more than any deadline or time to live."""
-    offset = tmp_path / "offset"  # says by how many seconds the wall clock of the gateway is off
+    offset = tmp_path / "offset"  # the file with the offset of the gateway's wall clock in seconds
     offset.write_text("+0\n")
     library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
     environment = {
-        "LD_PRELOAD": str(shutil.copy(library, tmp_path)),  # as the loader takes a space for the end of a path
+        "LD_PRELOAD": str(shutil.copy(library, tmp_path)),  # a copy, since the loader splits paths at spaces
         "FAKETIME_TIMESTAMP_FILE": str(offset),
         "FAKETIME_CACHE_DURATION": "1",
         "DONT_FAKE_MONOTONIC": "1",

@@ -97,7 +97,7 @@ def test_language_model_malformed_answers_are_not_cached(
     whole(degraded, "retrieval_only")
     refused = ask(judged, query, on_failure="error")
     recovery = mended(judged, model)
-    assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing of it was remembered
+    assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing was cached
     saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add(f"a language model answers wrongly: {wrong}", saw, recovery)
 

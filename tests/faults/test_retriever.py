@@ -23,9 +23,9 @@ def test_retriever_killed_fails_only_requests_for_indexes(front: Service, indexe
     assert refused.status_code == 503
     given = ask(front, index=None, pool=POOL, query_embedding=[1.0, 0.5])
     whole(given)
-    whole(ask(front, index=None, pool=list(DOCUMENTS)))  # vectors of the words are made in the gateway
+    whole(ask(front, index=None, pool=list(DOCUMENTS)))  # the gateway computes lexical vectors
     ranked = [document | {"score": -float(number)} for number, document in enumerate(POOL)]
-    ordered = ask(front, index=None, pool=ranked)  # whose query the retriever would encode
+    ordered = ask(front, index=None, pool=ranked)  # the retriever would encode the query
     assert ids(whole(ordered, "retrieval_only")) == [document["id"] for document in DOCUMENTS[:K]]
     watch = Stopwatch()
     indexes.start(ready=False)

@@ -84,7 +84,7 @@ def test_slow_scorer_gives_a_partial_answer_at_the_deadline(front: Service, rogu
     rogue.behaviour = slow(0.4)
     answers = []
 
-    def in_part() -> bool:  # on a busy machine nothing may be scored in time; the scorer is then left alone for a while
+    def in_part() -> bool:  # on a busy machine there may be no score in time, and then the scorer rests
         answers.append(ask(front, deadline_ms=1_000))
         return (answers[-1].json()["stop_reason"], answers[-1].json()["status"]) == ("deadline", "partial")
 
@@ -97,7 +97,7 @@ def test_slow_scorer_gives_a_partial_answer_at_the_deadline(front: Service, rogu
 
 
 def _not_a_number(body: Any) -> Any:
-    return body | {"scores": [None, *body["scores"][1:]]}  # as orjson and JSON itself have it
+    return body | {"scores": [None, *body["scores"][1:]]}  # orjson writes NaN as null
 
 
 async def compressed(reply: Reply) -> Reply:
@@ -136,7 +136,7 @@ def test_malformed_scorer_answers_degrade_the_selection(
     fault, query, saw = f"a scorer answers wrongly: {wrong}", new_query(), ""
     rogue.behaviour = WRONG[wrong](rogue)
 
-    def noticed() -> bool:  # on a busy machine the scorer may first be left alone for what came before
+    def noticed() -> bool:  # on a busy machine the scorer may rest after earlier failures
         nonlocal saw
         degraded, refused = ask(front, query), ask(front, query, on_failure="error")
         assert spent(whole(degraded, "retrieval_only")) == (0, 0)
@@ -145,7 +145,7 @@ def test_malformed_scorer_answers_degrade_the_selection(
 
     until(noticed)
     recovery = mended(front, rogue)
-    assert spent(whole(ask(front, query))) == (BUDGET, 0)  # nothing of it was remembered
+    assert spent(whole(ask(front, query))) == (BUDGET, 0)  # nothing was cached
     table.add(fault, saw, recovery)
 
 
@@ -159,7 +159,7 @@ def test_one_missing_score_leaves_the_document_unscored(
     fault, query, saw = f"a scorer answers wrongly: `{wrong}` among the scores", new_query(), ""
     rogue.behaviour = edited(without_the_first)
 
-    def noticed() -> bool:  # on a busy machine the scorer may first be left alone for what came before
+    def noticed() -> bool:  # on a busy machine the scorer may rest after earlier failures
         nonlocal saw
         degraded = ask(front, query)
         saw = f"{outcome(degraded)}, with the other scores; with `on_failure: error` "

@@ -34,7 +34,7 @@ DOCUMENTS, CHARACTERS = 40, 3_900_000
 MEBIBYTE = 2**20
 LIMITS = Limits(body_bytes=12 * MEBIBYTE, bytes_in_flight=32 * MEBIBYTE)
 AT_ONCE = 3
-# docs/running.md#memory: three times the bytes in flight, and 200 MiB per search or reading at the same time.
+# docs/running.md#memory: three times the bytes in flight, and 200 MiB per concurrent search or read.
 MOST = 3 * LIMITS.bytes_in_flight + AT_ONCE * 200 * MEBIBYTE
 PAUSE = 1.0  # seconds
 OF_INDEX = {"query": "apple", "index": "large", "budget": 0}

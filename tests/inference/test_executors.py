@@ -101,6 +101,6 @@ class TestComputing:
             for _ in range(3):
                 with compute_slot():
                     pass
-            assert not concurrency._cores.acquire(blocking=False)  # and nothing is given back that nobody had
+            assert not concurrency._cores.acquire(blocking=False)  # no core is released twice
         for _ in range(2):
             assert concurrency._cores.acquire(blocking=False)

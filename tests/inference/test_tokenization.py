@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from boundarymorph.inference import models as our_models
-from boundarymorph.inference.concurrency import Abandoned, awaited_context
+from boundarymorph.inference.concurrency import CallerGone, awaited_context
 from boundarymorph.inference.models import (
     embedded_cross_encoder,
     embedded_encoder,
@@ -170,5 +170,5 @@ def test_encode_heads_stops_when_abandoned() -> None:
     tokenizer = made("gpt2")
     with awaited_context() as context:
         assert len(context.run(encode_heads, tokenizer, ["a"] * 200, 5)) == 200
-    with pytest.raises(Abandoned):
+    with pytest.raises(CallerGone):
         context.run(encode_heads, tokenizer, ["a"] * 200, 5)

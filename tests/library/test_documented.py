@@ -1,4 +1,4 @@
-"""Test that the examples of README.md, docs/library.md and the notebook print what is shown."""
+"""Test that the examples of README.md, docs/library.md and the notebook print their outputs."""
 
 import json
 import platform
@@ -20,7 +20,7 @@ EXAMPLE = re.compile(r"(?ms)^```python\n(.*?)^```\n+```text\n(.*?)^```")
 
 @pytest.fixture(autouse=True)
 def _default_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE", raising=False)  # readers have the default
+    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE", raising=False)  # readers use the default
 
 
 def printed_by(code: str, names: dict[str, Any]) -> str:

@@ -152,7 +152,7 @@ def test_selector_loads_a_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch)
 
 def test_selector_loads_the_embedded_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["The capital of France is Paris.", "A recipe for soup with lentils."]
-    found = Selector("embedded").select("what is the capital of France?", texts, budget=2, k=2).documents
+    found = Selector("embedded").select("which city is the capital of France?", texts, budget=2, k=2).documents
     assert [document.id for document in found] == ["0", "1"]
     assert found[0].cross_encoder_score is not None and found[0].cross_encoder_score > 0.9
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -26,12 +26,12 @@ REQUESTS = [event for scene in scenes().values() for event in scene.events if is
 RERANK = {dialect.request for dialect in DIALECTS}
 ROLES = {"service": create_app, "retriever": create_retriever_app, "scorer": create_scorer_app}
 DOCS = Path(__file__).parents[2] / "docs"
-UNREACHED = {  # kinds of refusal that take more than a request
+UNREACHED = {  # refusals that need more than a request
     "body-too-slow", "corrupt-index", "encoder-failed", "encoder-unavailable", "internal-error",
     "malformed-frame", "model-unavailable", "not-installed", "not-ready", "retriever-failed", "scorer-failed",
     "storage-full", "storage-unavailable", "too-many-connections",
 }  # fmt: skip
-WITHOUT = (  # what takes long and says little of the recorder
+WITHOUT = (  # slow requests that add little to this test
     "select/*+*", "pool/*+*", "select/query/*", "rerank/[ijnvw]*", "refused/*", "http/*", "read/*",
 )  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_recorded_requests_reach_every_route(role: str, tmp_path: Path) -> None:
         path = request.path.partition("?")[0]
         scope = {"type": "http", "method": request.method, "path": path, "headers": []}
         routes = [route for route in routes if route.matches(scope)[0] is not Match.FULL]
-    assert [route.path for route in routes] == ["/openapi.json"]  # which changes on purpose
+    assert [route.path for route in routes] == ["/openapi.json"]  # this answer changes on purpose
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Test that every benchmark, soak and study runs on small inputs with plausible figures."""
+"""Test that every benchmark, soak, and study runs on small inputs with plausible figures."""
 
 import sys
 from dataclasses import replace
@@ -27,7 +27,7 @@ OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run a program in this process, and return its report."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of processes of its own
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # for processes that it starts
     monkeypatch.setattr(sys, "argv", [name, *options.split()])
     import_module(f"load_tests.{name}").main()
     (written,) = report.RESULTS.glob("*.json")
@@ -112,7 +112,7 @@ def test_study_runs_on_a_small_table(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_study_means_and_changes_equal_hand_computed_values() -> None:
-    """Means are over settings, questions and tables; changes are paired by question."""
+    """The means are over settings, questions, and tables; changes are paired by question."""
     values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}
     rows = [
         {"table": table, "query": query, "how": how, "k": k, "ce_ncg": value + (k == 10) / 10}
@@ -124,7 +124,9 @@ def test_study_means_and_changes_equal_hand_computed_values() -> None:
     base, other = study.table(rows)
     assert (base["ce_ncg"], base["ce_ncg: a"], base["k = 5"], base["k = 10"]) == ("45.0", "35.0", "40.0", "50.0")
     assert base["ce_ncg, change"] == "+0.00 (0.00)"
-    assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
+    assert (
+        other["ce_ncg, change"] == "+10.00 (5.00)"
+    )  # the mean of +10 and +30 in one table: 20 (10), and 0 (0) in the other
 
 
 def test_probability_study_recovers_the_map_behind_relevance() -> None:

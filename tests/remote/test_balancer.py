@@ -10,7 +10,7 @@ import pytest
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, PAUSE, Balancer, Role
-from boundarymorph.remote.peer import Busy, Flawed, OtherModel, Peer, Unavailable
+from boundarymorph.remote.peer import OtherModel, Peer, ServerBusy, ServerUnavailable, UnusableAnswer
 from tests.clocks import Clock
 from tests.metrics import sample
 
@@ -76,7 +76,7 @@ class Bench:
 
     async def eject(self, index: int) -> None:
         while self.works[index]:
-            await self.call({index: Unavailable("gone")})
+            await self.call({index: ServerUnavailable("gone")})
 
 
 async def test_balancer_refuses_a_server_with_another_model() -> None:
@@ -132,7 +132,7 @@ async def test_balancer_uses_another_model_when_servers_of_the_first_fail() -> N
 
     async def ask(peer: Peer) -> str:
         if peer is bench.peers[0] and gone:
-            raise Unavailable("gone")
+            raise ServerUnavailable("gone")
         bench.balancer.serves(peer, "ab"[bench.peers.index(peer)])
         return "ab"[bench.peers.index(peer)]
 
@@ -159,7 +159,7 @@ async def test_balancer_picks_the_least_busy_server_and_breaks_ties_randomly(see
 async def test_balancer_retries_a_failed_server_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="boundarymorph")
     bench = Bench(2)
-    gone = {0: Unavailable("still gone", carried_out=False)}
+    gone = {0: ServerUnavailable("still gone", carried_out=False)}
     await bench.eject(0)
     for backoff in (1, 2, 4, 8, 16, 30, 30):
         bench.clock.now += backoff - 0.1
@@ -188,7 +188,7 @@ async def test_balancer_sends_a_retry_to_a_working_server() -> None:
     await bench.eject(0)
     await bench.eject(1)
     bench.clock.now += BACKOFF
-    assert await bench.call(dict.fromkeys(range(2), Unavailable("gone"))) == bench.peers[2].base
+    assert await bench.call(dict.fromkeys(range(2), ServerUnavailable("gone"))) == bench.peers[2].base
 
 
 async def test_balancer_ejects_a_server_again_if_its_trial_times_out() -> None:
@@ -217,7 +217,7 @@ async def test_balancer_without_working_servers_tries_each_with_one_call() -> No
     bench = Bench(2)
     for _ in range(4):
         with pytest.raises(ScorerUnavailable, match="gone; gone"):
-            await bench.call(dict.fromkeys(range(2), Unavailable("gone")))
+            await bench.call(dict.fromkeys(range(2), ServerUnavailable("gone")))
         asked = bench.asked
         with pytest.raises(ScorerUnavailable):
             await bench.call({})
@@ -238,7 +238,7 @@ async def test_answer_to_a_request_from_before_a_fault_is_ignored() -> None:
     await bench.end(0)
     assert not bench.works[early[0]]
     with suppress(Overloaded):
-        await bench.call({early[1]: Busy("full", 5.0)})
+        await bench.call({early[1]: ServerBusy("full", 5.0)})
     await bench.end(1)
     with pytest.raises(Overloaded) as refused:
         await bench.call({}, seconds=2)
@@ -250,7 +250,7 @@ async def test_pause_of_a_busy_server_is_kept_up_to_a_bound(asked: Sequence[floa
     bench = Bench(1)
     for pause in asked:
         with pytest.raises(Overloaded):
-            await bench.call({0: Busy("full", pause)})
+            await bench.call({0: ServerBusy("full", pause)})
     with pytest.raises(Overloaded) as refused:
         await bench.call({}, seconds=kept)
     assert refused.value.retry_after == kept and bench.works == [True]
@@ -264,9 +264,9 @@ async def test_pause_of_a_busy_server_is_kept_up_to_a_bound(asked: Sequence[floa
 async def test_failure_of_a_paused_server_ends_its_pause() -> None:
     bench = Bench(1)
     with pytest.raises(Overloaded):
-        await bench.call({0: Busy("full", 9.0)})
+        await bench.call({0: ServerBusy("full", 9.0)})
     with pytest.raises(ScorerUnavailable):
-        await bench.call({0: Unavailable("gone")})
+        await bench.call({0: ServerUnavailable("gone")})
     assert bench.works == [False]
     bench.clock.now += BACKOFF
     assert await bench.begin() == 0
@@ -277,7 +277,7 @@ async def test_concurrent_failures_of_a_server_count_once() -> None:
     early = [await bench.begin() for _ in range(6)]
     for place, index in enumerate(early):
         if index == 0:
-            await bench.end(place, Unavailable("gone"))
+            await bench.end(place, ServerUnavailable("gone"))
     bench.clock.now += BACKOFF
     assert await bench.call({}) == bench.peers[0].base
     assert bench.works == [True, True]
@@ -288,11 +288,11 @@ async def test_failure_older_than_an_answer_ejects_no_server() -> None:
     for _ in range(3):
         await bench.begin()
     await bench.end(1)
-    await bench.end(0, Unavailable("it took too long"))
+    await bench.end(0, ServerUnavailable("it took too long"))
     assert bench.works == [True]
     with pytest.raises(ScorerUnavailable, match="it took too long"):
         await bench.running[0]
-    await bench.end(2, Unavailable("it took too long"))
+    await bench.end(2, ServerUnavailable("it took too long"))
     assert bench.works == [False], "this one began later"
 
 
@@ -301,7 +301,7 @@ async def test_pause_counts_even_if_a_newer_request_was_answered() -> None:
     for _ in range(2):
         await bench.begin()
     await bench.end(1)
-    await bench.end(0, Busy("full", 5.0))
+    await bench.end(0, ServerBusy("full", 5.0))
     with pytest.raises(Overloaded):
         await bench.call({}, seconds=2)
     bench.running[0].cancel()
@@ -319,7 +319,7 @@ async def test_balancer_bounds_requests_and_texts_per_server() -> None:
         assert len(bench.open) == begun, "those that waited"
     alone = Bench(1)
     alone.balancer.serves(alone.peers[0], "m", texts=10)
-    assert await alone.begin(11) == 0, "what is too much for any moment is at least tried alone"
+    assert await alone.begin(11) == 0, "a request over the limit is tried alone"
 
 
 async def test_closed_balancer_refuses_calls() -> None:
@@ -330,7 +330,10 @@ async def test_closed_balancer_refuses_calls() -> None:
 
 
 async def test_overload_error_quotes_one_server_or_gives_the_shortest_pause() -> None:
-    busy = {0: Busy("full", 5.0, public="nights are quieter"), 1: Busy("full", 3.0, public="so are mornings")}
+    busy = {
+        0: ServerBusy("full", 5.0, public="nights are quieter"),
+        1: ServerBusy("full", 3.0, public="so are mornings"),
+    }
     for count, public, pause in ((1, "nights are quieter", 5.0), (2, "the scorer is overloaded; try again later", 3.0)):
         bench = Bench(count)
         with pytest.raises(Overloaded) as raised:
@@ -341,13 +344,18 @@ async def test_overload_error_quotes_one_server_or_gives_the_shortest_pause() ->
 async def test_error_that_every_server_gives_ejects_none() -> None:
     bench = Bench(2)
     with pytest.raises(TextTooLong, match="odd"):
-        await bench.call(dict.fromkeys(range(2), Flawed("odd", kind=TextTooLong)))
+        await bench.call(dict.fromkeys(range(2), UnusableAnswer("odd", kind=TextTooLong)))
     assert (bench.asked, bench.works) == (2, [True, True])
 
 
 @pytest.mark.parametrize(
     ("failure", "asked"),
-    [(Unavailable("gone"), 2), (Flawed("odd"), 2), (Unavailable("gone", carried_out=False), 2), (Busy("full", 1.0), 4)],
+    [
+        (ServerUnavailable("gone"), 2),
+        (UnusableAnswer("odd"), 2),
+        (ServerUnavailable("gone", carried_out=False), 2),
+        (ServerBusy("full", 1.0), 4),
+    ],
 )
 async def test_failed_call_is_repeated_once_and_busy_servers_are_skipped(failure: Exception, asked: int) -> None:
     bench = Bench(4)
@@ -359,7 +367,7 @@ async def test_failed_call_is_repeated_once_and_busy_servers_are_skipped(failure
 @pytest.mark.parametrize(("carried_out", "asked"), [(True, 1), (False, 2)])
 async def test_unrepeatable_call_is_retried_only_if_not_carried_out(carried_out: bool, asked: int) -> None:
     bench = Bench(2)
-    outcomes = dict.fromkeys(range(2), Unavailable("gone", carried_out=carried_out))
+    outcomes = dict.fromkeys(range(2), ServerUnavailable("gone", carried_out=carried_out))
     with pytest.raises(ScorerUnavailable, match="gone"):
         await bench.balancer.call(lambda peer: bench.ask(peer, outcomes), repeatable=False)
     assert (bench.asked, bench.works.count(False)) == (asked, asked)
@@ -368,7 +376,7 @@ async def test_unrepeatable_call_is_retried_only_if_not_carried_out(carried_out:
 async def test_unrepeatable_call_is_no_trial_of_a_returning_server() -> None:
     bench = Bench(2)
     with suppress(ScorerUnavailable):
-        await bench.call(dict.fromkeys(range(2), Unavailable("gone")))
+        await bench.call(dict.fromkeys(range(2), ServerUnavailable("gone")))
     bench.clock.now += BACKOFF
     upload = asyncio.create_task(bench.balancer.call(lambda peer: asyncio.Event().wait(), repeatable=False))
     await asyncio.sleep(0)

@@ -4,14 +4,14 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.remote.wire import Context, chunks
+from boundarymorph.remote.wire import TextContext, chunks
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=50)
 
 
 @given(texts=TEXTS, most=st.integers(1, 60), most_bytes=st.one_of(st.none(), st.integers(1, 300)))
 def test_chunks_keep_all_texts_in_order_within_the_limits(texts: list[str], most: int, most_bytes: int | None) -> None:
-    parts = chunks(Context("query"), texts, most, most_bytes)
+    parts = chunks(TextContext("query"), texts, most, most_bytes)
     assert [text for part in parts for text in part] == texts
     assert all(1 <= len(part) <= most for part in parts)
     if most_bytes is None:

@@ -40,7 +40,7 @@ async def test_unsolicited_answer_is_not_taken_for_the_next_answer() -> None:
         assert await (await pool.request("GET", "/", None, {})).read() == b"answer 1"
         got.set()
         await sent.wait()
-        await asyncio.sleep(0.1)  # until it has arrived
+        await asyncio.sleep(0.1)  # until the answer has arrived
         assert await (await pool.request("GET", "/", None, {})).read() == b"answer 2"
         assert pool.opened == 2
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from boundarymorph.remote.urls import Endpoint, identified
-from boundarymorph.remote.wire import Unusable
+from boundarymorph.remote.urls import Endpoint, identify
+from boundarymorph.remote.wire import MalformedAnswer
 from boundarymorph.retrieval.encoders.remote import parse as parse_encoder
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.remote import parse as parse_scorer
@@ -20,7 +20,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 def name(endpoint: Endpoint, answer: Any = None, address: str | None = None) -> str:
     """Return the name under which results of a server with this description are cached."""
     description = endpoint.dialect.describe(orjson.dumps(answer), endpoint.model)
-    return identified(description, endpoint, address or endpoint.base).name
+    return identify(description, endpoint, address or endpoint.base).name
 
 
 def tei(**told: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_identity_refuses_a_revision_other_than_the_wanted_one(wanted: str, fits
     if fits:
         assert name(endpoint, tei()) == f"{HUB}@{SHA[:12]}/float16/512"
     else:
-        with pytest.raises(Unusable, match=f"it serves revision {SHA}, not {wanted}"):
+        with pytest.raises(MalformedAnswer, match=f"it serves revision {SHA}, not {wanted}"):
             name(endpoint, tei())
 
 

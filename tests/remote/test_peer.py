@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.inference.concurrency import Budget
-from boundarymorph.remote.peer import Busy, KeyRefused, Peer, Refused, Unavailable, retry_after
+from boundarymorph.inference.concurrency import TimeBudget
+from boundarymorph.remote.peer import KeyRefused, Peer, RequestRefused, ServerBusy, ServerUnavailable, retry_after
 from boundarymorph.telemetry import tracing
 from tests.fakes.upstream import Upstream, answer, listening
 
@@ -50,9 +50,9 @@ async def peer(server: Upstream) -> AsyncIterator[Peer]:
 
 async def test_fetch_sends_the_key_and_the_request_id(server: Upstream, peer: Peer) -> None:
     token = tracing.request_id.set("named")
-    await peer.fetch("/score", b"{}", Budget(10, last=False))
+    await peer.fetch("/score", b"{}", TimeBudget(10, last=False))
     tracing.request_id.reset(token)
-    await peer.fetch("/score", b"{}", Budget(10, last=False))
+    await peer.fetch("/score", b"{}", TimeBudget(10, last=False))
     assert [request.headers.get("x-request-id") for request in server.requests] == ["named", None]
     assert [request.headers["authorization"] for request in server.requests] == ["Bearer sk-1"] * 2
 
@@ -83,8 +83,8 @@ async def test_fetch_quotes_a_refusal_without_its_texts(
     server: Upstream, peer: Peer, status: int, body: Any, told: str
 ) -> None:
     server.behaviour = answer(body, status)
-    with pytest.raises(Refused) as refused:
-        await peer.fetch("/score", b"{}", Budget(10, last=False))
+    with pytest.raises(RequestRefused) as refused:
+        await peer.fetch("/score", b"{}", TimeBudget(10, last=False))
     assert str(refused.value) == f"{server.url}/score answered {status}{told}"
     assert len(server.requests) == 1
 
@@ -94,13 +94,13 @@ async def test_fetch_quotes_a_refusal_without_its_texts(
     [
         (401, None, KeyRefused),
         (403, None, KeyRefused),
-        (429, None, Busy),
-        (429, "7", Busy),
-        (503, "7", Busy),
-        (503, None, Unavailable),
-        (500, None, Unavailable),
-        (424, None, Unavailable),
-        (504, None, Unavailable),
+        (429, None, ServerBusy),
+        (429, "7", ServerBusy),
+        (503, "7", ServerBusy),
+        (503, None, ServerUnavailable),
+        (500, None, ServerUnavailable),
+        (424, None, ServerUnavailable),
+        (504, None, ServerUnavailable),
     ],
 )
 async def test_fetch_distinguishes_busy_from_broken_servers(
@@ -108,15 +108,15 @@ async def test_fetch_distinguishes_busy_from_broken_servers(
 ) -> None:
     server.behaviour = answer("why, sk-1?", status, **({"retry_after": pause} if pause else {}))
     with pytest.raises(error, match=rf"answered {status}: why, \*\*\*\?") as raised:
-        await peer.fetch("/score", b"{}", Budget(10, last=False))
-    if isinstance(raised.value, Busy):
+        await peer.fetch("/score", b"{}", TimeBudget(10, last=False))
+    if isinstance(raised.value, ServerBusy):
         assert raised.value.pause == (None if pause is None else 7.0)
 
 
-@pytest.mark.parametrize(("last", "error"), [(True, DeadlineExceeded), (False, Busy)])
+@pytest.mark.parametrize(("last", "error"), [(True, DeadlineExceeded), (False, ServerBusy)])
 async def test_fetch_reads_a_504_of_our_scorer_as_the_deadline(
     server: Upstream, peer: Peer, last: bool, error: type[Exception]
 ) -> None:
     server.behaviour = answer({"title": "deadline exceeded"}, 504)
     with pytest.raises(error):
-        await peer.fetch("/score", b"{}", Budget(10, last=last), honours_deadlines=True)
+        await peer.fetch("/score", b"{}", TimeBudget(10, last=last), honours_deadlines=True)

@@ -14,7 +14,7 @@ from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from boundarymorph.retrieval.ranking import FusedRanking
-from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument, ingesting
+from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument, ingest_batches
 from boundarymorph.selection import Pool
 
 
@@ -39,7 +39,7 @@ async def ingest(
 ) -> IngestReport:
     """Write a whole upload; `on_progress` is called after each batch."""
     report = IngestReport()
-    async for report in ingesting(index, encoder, entries, **options):
+    async for report in ingest_batches(index, encoder, entries, **options):
         on_progress(report)
     return report
 

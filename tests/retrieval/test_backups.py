@@ -124,7 +124,7 @@ def test_restore_names_any_damaged_file(catalog: LocalCatalog, copy: Path) -> No
 
 def test_restore_refuses_a_folder_without_a_snapshot(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     assert index.compact()
-    (manifest,) = index.path.parent.glob("*.block/*/manifest.json")  # of a trained structure
+    (manifest,) = index.path.parent.glob("*.block/*/manifest.json")  # the manifest of a block
     for source in (tmp_path / "nowhere", index.path.parent, index.path, manifest.parent):
         refused(catalog, source, "not a snapshot of an index")
 
@@ -280,7 +280,7 @@ def test_replacement_survives_a_kill_at_any_moment(catalog: LocalCatalog, index:
     rng = random.Random(1)
     seen: set[str] = set()
     turn = 0
-    while turn < 6 or (len(seen) < 2 and turn < 60):  # a machine that pauses may leave the same one many times
+    while turn < 6 or (len(seen) < 2 and turn < 60):  # on a busy machine many kills may leave the same state
         with script.running(code, str(tmp_path)) as (_, printed):
             for _ in range(1 + turn % 2):
                 printed.readline()

@@ -107,7 +107,7 @@ def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: P
         assert (told.count, told.sequence) == (1000, 1000)
         assert min(told.recall.values()) >= 0.99
     else:
-        assert told is None  # which describes what was trained
+        assert told is None  # a flat index is not trained
     before = file_of(path).read_bytes()
     put(index, names(30, 990), seed=1)
     index.delete(names(20))
@@ -121,7 +121,7 @@ def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: P
     assert rows(index) == 1000 and file_of(path).read_bytes() != before
     assert_same(started, index)
     assert_same(open_index(), plain)
-    assert index.compact()  # of nothing new
+    assert index.compact()  # without new documents
 
 
 @pytest.mark.parametrize("count", [99, 100])
@@ -158,7 +158,7 @@ def test_block_is_made_during_searches_and_writes(open_index: Open) -> None:
         done.set()
         for each in searches:
             each.result()
-    until(lambda: not any(EAGER.due(searched.refresh()) for searched in (index, other)))
+    until(lambda: not any(EAGER.is_due(searched.refresh()) for searched in (index, other)))
     for searched in (index, other):
         assert rows(searched)
         assert_same(searched, plain)
@@ -180,7 +180,7 @@ def test_damaged_block_is_reported_and_rebuilt(
     elif damage == "a missing file":
         (file.parent / "rows.npy").unlink()
     else:
-        file.unlink()  # others keep what they have mapped
+        file.unlink()  # processes keep their mapped files
         file.write_bytes(content if damage == "a bit" else content[:-4])
     other = LocalIndex("index", path, policy=NEVER)
     assert rows(other) == 0
@@ -286,7 +286,7 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
 
 
 def test_first_reading_of_an_index_continues_when_abandoned(open_index: Open) -> None:
-    """Otherwise an index that takes longer to read than any deadline would never be read."""
+    """Otherwise, an index that takes longer to read than any deadline would never be read."""
     index = open_index()
     put(index, names(40))
     with awaited_context() as context:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.api.boosts import BoostRule, rules_of
-from boundarymorph.inference.concurrency import Abandoned, awaited_context
+from boundarymorph.inference.concurrency import CallerGone, awaited_context
 from boundarymorph.retrieval.boosts import LEAST, MOST, Boosts, seconds_of
 from boundarymorph.retrieval.document import Document
 
@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 def boost_of(metadata: dict[str, Any], *rules: dict[str, Any], weight: float = 1.0) -> float:
     boosts = Boosts(rules_of([BoostRule.model_validate(rule) for rule in rules], NOW), {"a": weight})
-    (boost,) = boosts.of(["a"], {"a": Document("a", "text", metadata=metadata)}).tolist()
+    (boost,) = boosts.factors(["a"], {"a": Document("a", "text", metadata=metadata)}).tolist()
     return float(boost)
 
 
@@ -114,7 +114,7 @@ def test_field_value_factor_applies_its_modifier(modifier: str, expected: float)
         ({"x": 10**400}, factor(), 1.0),
         ({"x": math.nan}, factor(), 1.0),
         ({}, decay("gauss"), 1.0),
-        ({"x": "2026-01-01"}, decay("gauss"), 1.0),  # whose origin is a number
+        ({"x": "2026-01-01"}, decay("gauss"), 1.0),  # the origin is a number
         ({"x": 10}, {"weight": 3, **decay("gauss")}, 3.0),
         ({"x": 14}, {"weight": 3, **decay("gauss")}, 1.5),
         ({"x": 1}, {"weight": 3, "filter": {"x": {"gte": 1}}}, 3.0),
@@ -147,6 +147,6 @@ def test_boosts_stop_when_abandoned(rule: dict[str, Any]) -> None:
     boosts = Boosts(rules_of([BoostRule.model_validate(rule)], NOW))
     documents = {"a": Document("a", "text", metadata={"x": 2})}
     with awaited_context() as context:
-        assert context.run(boosts.of, ["a"], documents).shape == (1,)
-    with pytest.raises(Abandoned):
-        context.run(boosts.of, ["a"], documents)
+        assert context.run(boosts.factors, ["a"], documents).shape == (1,)
+    with pytest.raises(CallerGone):
+        context.run(boosts.factors, ["a"], documents)

@@ -19,7 +19,7 @@ from tests.retrieval.fakes import nearest, vector_of
 
 @pytest.fixture
 def other(catalog: LocalCatalog, tmp_path: Path) -> Iterator[LocalCatalog]:
-    """Yield a catalog over the same directory, as another process would open it."""
+    """Yield another catalog over the same directory, like the one of a second process."""
     other = LocalCatalog(tmp_path / "indexes")
     yield other
     other.close()
@@ -91,14 +91,14 @@ def test_damaged_index_is_reported_and_hides_no_other(
     if damage == "garbage":
         path.write_bytes(b"this is no database" * 1000)
     elif damage == "unreadable":
-        path.mkdir()  # which SQLite cannot open
+        path.mkdir()  # SQLite cannot open a folder
     kind = StorageUnavailable if damage == "unreadable" else CorruptIndex
     with pytest.raises(kind, match="bad" if damage == "missing" else path.name):
         catalog.get("bad")
     bad, good = catalog.list()
     assert isinstance(bad, UnreadableIndex) and type(bad.error) is kind and good.name == "good"
     assert "bad" in caplog.text
-    catalog.check()  # the other can be read
+    catalog.check()  # the other index can be read
     catalog.delete("good")
     if damage == "unreadable":
         with pytest.raises(StorageUnavailable, match=path.name):

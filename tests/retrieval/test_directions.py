@@ -46,7 +46,7 @@ def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, d
 @pytest.mark.parametrize(("count", "dimension"), [(700, 160), (100, 160), (300, 1_000)])
 def test_directions_span_the_space_of_the_singular_vectors(count: int, dimension: int) -> None:
     vectors = topical(count, dimension=dimension)
-    basis = Directions.of(vectors).basis
+    basis = Directions.learn(vectors).basis
     assert basis.shape == (dimension, COUNT)
     assert np.allclose(basis.T @ basis, np.eye(COUNT), atol=1e-4)
     _, lengths, _ = np.linalg.svd(vectors.astype(np.float64))
@@ -57,7 +57,7 @@ def test_directions_span_the_space_of_the_singular_vectors(count: int, dimension
 @pytest.mark.parametrize("count", [1, 63, 65, 500])
 def test_directions_of_a_row_ignore_other_rows(count: int) -> None:
     vectors = topical(500)
-    learned = Directions.of(vectors)
+    learned = Directions.learn(vectors)
     whole = learned.units(vectors)
     some = np.random.default_rng(count).permutation(500)[:count]
     assert np.array_equal(learned.units(vectors[some]), whole[some])
@@ -85,7 +85,7 @@ def test_directions_change_only_the_vectors_of_a_pool(tmp_path: Path, kind: str,
         (FEWEST - 1, DIMENSION, True, False),
         (FEWEST, 2 * COUNT, True, True),
         (FEWEST, 2 * COUNT - 1, True, False),
-        (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them
+        (FEWEST, DIMENSION, False, False),  # weighing the dimensions of a query needs all of them
     ],
 )
 def test_directions_require_many_documents_dimensions_and_words(

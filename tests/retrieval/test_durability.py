@@ -1,6 +1,6 @@
 """Test that acknowledged writes survive `kill -9` at any moment.
 
-The processes, the files and the kills are real.
+The processes, the files, and the kills are real.
 """
 
 import itertools
@@ -63,7 +63,7 @@ def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[
 
 
 def read_all(directory: Path) -> dict[int, int]:
-    """Return the version of each document, after checking texts, vectors and answers."""
+    """Return the version of each document, after checking texts, vectors, and answers."""
     catalog = LocalCatalog(directory)
     index = catalog.get("index")
     pool = nearest(index, np.ones(DIMENSION), 1_000_000)
@@ -87,7 +87,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     last = max(stored.values())
     query = f"version {last} document {ids[0]} padding {last} unheard"
     texts = [document_of(number, version).content for number, version in stored.items()]
-    expected = PoolWords.of(texts).bm25(query)
+    expected = PoolWords.from_texts(texts).bm25(query)
     words = Words(store)
     np.testing.assert_allclose(words.bm25(query, ids), expected, rtol=1e-12)
     found = words.best(query, len(ids) + 1)

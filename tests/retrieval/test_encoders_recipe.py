@@ -68,7 +68,7 @@ class TestDescribed:
         assert (recipe.dense, recipe.max_length, recipe.lower_case) == (("2_Dense", "3_Dense"), 256, True)
         assert (described().max_length, described().lower_case) == (None, False)
         files = {"modules.json": [TRANSFORMER, POOLING], "1_Pooling/config.json": {"pooling_mode": "max"}}
-        assert described_recipe("model", files.get, "last").pooling == "last"  # as the operator says
+        assert described_recipe("model", files.get, "last").pooling == "last"  # the operator's choice
 
     @pytest.mark.parametrize(
         ("pooling", "message"),

@@ -134,7 +134,7 @@ def test_pool_frame_carries_documents_and_artifacts() -> None:
     found = decode_pool(encode_pool(Retrieved(pool, documents=documents, artifacts=artifacts)))
     assert (found.documents, found.artifacts) == (documents, artifacts)
     bare = load(encode_pool(Retrieved(pool)))
-    del bare["artifacts"]  # as of a retriever that knows none
+    del bare["artifacts"]  # as a retriever without artifacts sends it
     assert decode_pool(save(bare, METADATA)).artifacts == Artifacts()
 
 

@@ -1,5 +1,6 @@
 """Test uploads to an index: parsing, wrong lines, unchanged documents, and strict uploads."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import (
+    AT_A_TIME,
     MAX_PROBLEMS,
     WRITTEN_AT_A_TIME,
     BadLine,
@@ -48,6 +50,26 @@ def own(catalog: LocalCatalog) -> LocalIndex:
 
 
 class TestParsing:
+    @pytest.mark.parametrize("line", [b"\n", b"x\n", b'{"id":"a","text":"t"}\n'])
+    async def test_parser_gives_way_within_a_chunk_of_many_lines(self, line: bytes) -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        async def run(function: Any, found: Any) -> Any:
+            assert len(found) <= AT_A_TIME
+            return function(found)
+
+        counting = asyncio.create_task(count())
+        entries = await parse(line * 20 * AT_A_TIME, run=run)
+        counting.cancel()
+        assert len(entries) == (0 if line == b"\n" else 20 * AT_A_TIME)
+        assert turns >= 19
+
     async def test_parser_turns_lines_into_documents(self) -> None:
         entries = await parse(
             b'\xef\xbb\xbf{"id": "a", "text": "one", "extra": 1}\r\n'

@@ -19,11 +19,11 @@ from boundarymorph.retrieval.words import (
     MOST_COUNTED,
     MOST_TERMS,
     WORDS_VERSION,
-    Columns,
     ColumnWriter,
     PoolWords,
     RowWords,
-    merged,
+    WordColumns,
+    merge_columns,
     query_terms,
     read_columns,
     stem_numbers,
@@ -77,17 +77,17 @@ def test_words_are_lowercase_without_accents(text: str, expected: str) -> None:
 def test_words_ignore_invisible_characters_and_arabic_letter_forms(text: str, typed: str) -> None:
     assert words(text) == words(typed) != []
     assert words(f"x {text} y", query=True) == words(f"x {typed} y", query=True)
-    assert PoolWords.of([text, "other"]).bm25(typed).tolist()[0] > 0
+    assert PoolWords.from_texts([text, "other"]).bm25(typed).tolist()[0] > 0
 
 
 @pytest.mark.strangers
 def test_query_words_have_single_characters_only_without_a_pair() -> None:
     asked = {query: b" ".join(words(query, query=True)).decode() for query in ("漢字かなA漢", "漢", "책을", "ไทย")}
     assert asked == {"漢字かなA漢": "漢字 字か かな a 漢", "漢": "漢", "책을": "책을", "ไทย": "ไท ทย"}
-    pool = PoolWords.of(["漢字かな", "字", "かな文字", "책을 읽다"])
+    pool = PoolWords.from_texts(["漢字かな", "字", "かな文字", "책을 읽다"])
     assert (pool.bm25("字") > 0).tolist() == [True, True, True, False]
     assert (pool.bm25("漢字") > 0).tolist() == [True, False, False, False]
-    weather = PoolWords.of(["今天天气很好，我们去公园散步", "東京都の天気は晴れです", "水"])  # noqa: RUF001
+    weather = PoolWords.from_texts(["今天天气很好，我们去公园散步", "東京都の天気は晴れです", "水"])  # noqa: RUF001
     assert (weather.bm25("天") > 0).tolist() == [True, True, False]
     assert (weather.bm25("東") > 0).tolist() == [False, True, False]
     assert (pool.bm25("책") > 0).tolist() == [False, False, False, True]
@@ -110,7 +110,7 @@ def test_space_separates_words(first: str, second: str) -> None:
 @example("word", [])
 @example("word", ["", "-"])
 def test_bm25_of_a_pool_equals_the_literal_formula(query: str, pool: list[str]) -> None:
-    np.testing.assert_allclose(PoolWords.of(pool).bm25(query), literal_bm25(query, pool), rtol=1e-12)
+    np.testing.assert_allclose(PoolWords.from_texts(pool).bm25(query), literal_bm25(query, pool), rtol=1e-12)
 
 
 @given(
@@ -122,7 +122,7 @@ def test_terms_match_words_by_their_first_four_letters(query: str, pool: list[st
     asked = list(dict.fromkeys(word.decode()[:4] for word in words(query, query=True)))
     having = [{word.decode()[:4] for word in words(text)} for text in pool]
     expected = [[term in stems for stems in having] for term in asked]
-    found = PoolWords.of(pool).terms(query)
+    found = PoolWords.from_texts(pool).terms(query)
     assert found.dtype == np.bool_ and found.shape == (len(asked), len(pool))
     np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
 
@@ -137,18 +137,18 @@ def test_terms_of_a_long_query_are_its_first_words() -> None:
 def test_index_terms_number_words_by_their_stems(pool: list[str]) -> None:
     every = [word for text in pool for word in words(text)]
     stems = [word.decode()[:4].encode() if len(word.decode()) >= 4 else word + b" " for word in every]
-    found = PoolWords.of(pool)
+    found = PoolWords.from_texts(pool)
     numbers = found.index_terms()
     np.testing.assert_array_equal(numbers >> np.uint64(32), stem_numbers(stems))
     np.testing.assert_array_equal(numbers & np.uint64(2**32 - 1), found.hashes)
 
 
-def columns_of(texts: Sequence[str], first: int = 0) -> Columns:
-    return Columns.of(PoolWords.of(texts), first)
+def columns_of(texts: Sequence[str], first: int = 0) -> WordColumns:
+    return WordColumns.from_words(PoolWords.from_texts(texts), first)
 
 
-def same(one: Columns, other: Columns) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in Columns.__slots__)
+def same(one: WordColumns, other: WordColumns) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in WordColumns.__slots__)
 
 
 @settings(max_examples=20)
@@ -159,9 +159,9 @@ def test_merged_columns_equal_columns_of_the_remaining_texts(batches: list[list[
     every = [text for batch in batches for text in batch]
     firsts = np.cumsum([0, *map(len, batches)]).tolist()
     parts = [columns_of(batch, first) for batch, first in zip(batches, firsts, strict=False)]
-    assert same(merged(parts), columns_of(every))
+    assert same(merge_columns(parts), columns_of(every))
     most = max((max(Counter(words(text)).values(), default=0) for text in every), default=0)
-    assert merged(parts).counts.max(initial=0) == min(most, MOST_COUNTED)
+    assert merge_columns(parts).counts.max(initial=0) == min(most, MOST_COUNTED)
     with tempfile.TemporaryDirectory() as folder:
         writer = ColumnWriter(Path(folder))
         for batch in batches:
@@ -174,10 +174,12 @@ def test_merged_columns_equal_columns_of_the_remaining_texts(batches: list[list[
     living = [row for row in range(len(every)) if row not in dead]
     places = np.full(len(every), -1)
     places[living] = np.arange(len(living))
-    moved = RowWords((merged(parts).moved(places),), np.zeros(len(living), np.uint32), np.ones(len(living), np.bool_))
+    moved = RowWords(
+        (merge_columns(parts).moved(places),), np.zeros(len(living), np.uint32), np.ones(len(living), np.bool_)
+    )
     for query in ("the themes", "жизнь b"):
         np.testing.assert_array_equal(
-            moved.terms(query, np.arange(len(living))), PoolWords.of(every[row] for row in living).terms(query)
+            moved.terms(query, np.arange(len(living))), PoolWords.from_texts(every[row] for row in living).terms(query)
         )
 
 

@@ -16,7 +16,7 @@ TOPICS = (
 
 
 def of(texts: list[str], query: str = "tram") -> LexicalVectors:
-    vectors = lexical_vectors(PoolWords.of(texts), query)
+    vectors = lexical_vectors(PoolWords.from_texts(texts), query)
     assert vectors.documents.dtype == vectors.query.dtype == np.float32
     assert vectors.documents.shape == (len(texts), len(vectors.query))
     assert len(vectors.query) <= DIMENSIONS
@@ -55,7 +55,7 @@ def test_lexical_vectors_of_a_small_pool_have_tf_idf_cosines(count: int) -> None
     vectors, expected = of(texts, query), cosines(texts, query)
     np.testing.assert_allclose(vectors.documents @ vectors.documents.T, expected[:-1, :-1], atol=1e-5)
     similarity = vectors.documents @ vectors.query
-    wanted = expected[:-1, -1]  # but for the length of what the query has in common with the pool
+    wanted = expected[:-1, -1]  # up to the length of the query's part in the pool's space
     np.testing.assert_allclose(similarity / np.linalg.norm(similarity), wanted / np.linalg.norm(wanted), atol=1e-5)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.inference.concurrency import Abandoned, awaited_context
+from boundarymorph.inference.concurrency import CallerGone, awaited_context
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.local import metadata as module
@@ -60,13 +60,13 @@ def test_filter_work_grows_with_its_matches_not_the_store(tmp_path: Path, filter
         work.append(work_of(store, filter))
         store.close()
     small, large = work
-    # Beside what it matches, a part that helps no more may be read up to a bound, once.
+    # Beside its matches, a filter may read one other part up to a bound.
     assert large <= 2 * small + 200
 
 
 def test_cached_filter_answers_are_bounded_in_bytes(store: DocumentStore) -> None:
     write(store, {f"d{number}": {"n": number} for number in range(1_000)})
-    answer = 8 * 1_000 + 2_000  # bytes, with those of the filter itself
+    answer = 8 * 1_000 + 2_000  # bytes, including the filter's own
 
     def kept(most_bytes: int, filters: list[Filter]) -> int:
         reader = MatchingReader(most_bytes=most_bytes)
@@ -101,6 +101,6 @@ def test_filter_query_is_interrupted_when_abandoned(store: DocumentStore, monkey
         with awaited_context() as context:
             search = thread.submit(context.run, store.matching_sequences, Filter({"n": {"gte": 0}}))
             assert begun.wait(PATIENCE)
-        with pytest.raises(Abandoned):
+        with pytest.raises(CallerGone):
             search.result(PATIENCE)
     assert store.count() == 0, "the connection of others is as it was"

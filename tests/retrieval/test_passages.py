@@ -19,7 +19,7 @@ NEEDLE = "Corals bleach when the water is too warm. "
 
 
 def candidates(documents: list[Document], query: str = "why do corals bleach", **limits: int) -> Any:
-    cut = Cut.of(documents, query, WINDOW, **{"per_document": 32, "in_all": 10_000} | limits)
+    cut = Cut.plan(documents, query, WINDOW, **{"per_document": 32, "in_all": 10_000} | limits)
     assert cut is not None
     return divide(documents, query, cut)
 
@@ -86,11 +86,11 @@ def test_bound_on_all_candidates_is_shared_among_documents() -> None:
 
 
 def test_documents_within_the_window_are_not_split() -> None:
-    room = 4 * (WINDOW - 4)  # bytes, as the query has less than a token's
+    room = 4 * (WINDOW - 4)  # bytes; the query has less than a token
     whole = [Document("a", "x" * room), Document("b", "é" * (room // 2)), Document("c", " " * 9 * room)]
     long = [Document("d", "x" * (room + 1)), Document("e", "漢" * (room // 3 + 1))]
-    assert Cut.of(whole, "sea", WINDOW, per_document=32, in_all=99) is None
-    assert Cut.of([*whole, *long], "sea", WINDOW, per_document=32, in_all=99) == Cut({3, 4}, room, 32, 99)
+    assert Cut.plan(whole, "sea", WINDOW, per_document=32, in_all=99) is None
+    assert Cut.plan([*whole, *long], "sea", WINDOW, per_document=32, in_all=99) == Cut({3, 4}, room, 32, 99)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_unknown_window_cuts_nothing_without_a_passage_size(window: int | None, 
 
 
 def test_long_query_leaves_room_for_a_passage() -> None:
-    cut = Cut.of([Document("a", LONG)], "word " * 10_000, WINDOW, per_document=32, in_all=99)
+    cut = Cut.plan([Document("a", LONG)], "word " * 10_000, WINDOW, per_document=32, in_all=99)
     assert cut is not None and cut.room == 4 * 64
 
 

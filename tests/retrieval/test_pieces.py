@@ -8,7 +8,7 @@ import pytest
 
 from boundarymorph.retrieval.document import FEW, STOP, Document, in_awaited_pieces, in_pieces, size_of_all
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.words import beginnings
+from boundarymorph.retrieval.words import truncate_texts
 
 pytestmark = pytest.mark.strangers
 LARGE = 3 * 2**20
@@ -42,6 +42,6 @@ async def test_pieces_contain_all_documents_in_order(characters: int, tmp_path: 
 
 def test_beginnings_share_a_bound_on_characters() -> None:
     texts = ["a" * 10, "b" * 100, "c" * 50]
-    assert beginnings(texts, 3, most=160) == texts
-    assert beginnings(texts, 3, most=159) == ["a" * 10, "b" * 53, "c" * 50]
-    assert beginnings(iter(texts), 3, most=30) == ["a" * 10, "b" * 10, "c" * 10]
+    assert truncate_texts(texts, 3, most=160) == texts
+    assert truncate_texts(texts, 3, most=159) == ["a" * 10, "b" * 53, "c" * 50]
+    assert truncate_texts(iter(texts), 3, most=30) == ["a" * 10, "b" * 10, "c" * 10]

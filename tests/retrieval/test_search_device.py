@@ -48,7 +48,7 @@ async def test_missing_search_device_is_reported_by_every_answer(
     catalog.close()
 
 
-SIZE = 100  # documents that a device below has room for
+SIZE = 100  # documents that fit into the memory of the device
 NO_ROOM = "the CPU searched, not the device: it could not load the documents of this index; the log says why"
 
 
@@ -87,13 +87,13 @@ def test_cpu_answers_once_the_device_memory_is_full(tmp_path: Path, caplog: pyte
     assert not caplog.records
     put(catalog.create("a", encoder=None, dimension=8), names(50, SIZE))
     assert warnings() == {(NO_ROOM,)}
-    put(catalog.create("a", encoder=None, dimension=8), names(20, 10), seed=1)  # what is written later is found as well
+    put(catalog.create("a", encoder=None, dimension=8), names(20, 10), seed=1)  # later documents are found as well
     catalog.get("a").delete(names(5))
     assert warnings() == {(NO_ROOM,)}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "150 vectors of 8 numbers" in caplog.text
     vectors = catalog.get("a").refresh()
-    assert vectors.view().rows.count == SIZE + 50 + 20  # no row twice
+    assert vectors.view().rows.count == SIZE + 50 + 20  # no row is counted twice
     few = vectors.view().search(queries[0], 1).sequences
     assert len(vectors.view().subset(few).search(queries[0], 5).ids) == 1
     catalog.close()

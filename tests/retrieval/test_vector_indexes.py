@@ -1,4 +1,4 @@
-"""Test VectorIndex with and without blocks, clusters and a mirror.
+"""Test VectorIndex with and without blocks, clusters, and a mirror.
 
 The references are the contract and a search by brute force.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.local import blocks, gpu
-from boundarymorph.retrieval.local.blocks import trained
+from boundarymorph.retrieval.local.blocks import train_clusters
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
 from boundarymorph.retrieval.ranking import unit_from_halves, unit_rows_of
@@ -50,7 +50,7 @@ def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clust
     index, inverted = Recorded(blocks._vectors_of(dimension)), None
     index.add(halves.astype(np.float32))
     if effort is not None:
-        inverted = Recorded(trained(unit(clusters, dimension, seed=5), clusters, 0, NEVER))
+        inverted = Recorded(train_clusters(unit(clusters, dimension, seed=5), clusters, 0, NEVER))
         inverted.add(halves.astype(np.float32))
     numbers = np.arange(1, count + 1)
     loss = float(np.abs(unit_rows_of(halves).lengths - 1).max())

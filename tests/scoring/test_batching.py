@@ -341,7 +341,7 @@ class TestFailures:
         scorer = BatchingScorer(model)
         await scorer.score("q", ["x" * 50] * 8)
         assert scorer.batch_tokens == 200
-        for _ in range(GROW_AFTER - 3):  # two have fitted already
+        for _ in range(GROW_AFTER - 3):  # two batches have succeeded already
             await scorer.score("q", ["x"])
         assert scorer.batch_tokens == 200
         await scorer.score("q", ["x"])

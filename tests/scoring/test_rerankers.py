@@ -18,7 +18,7 @@ from tests.scoring.transformer.tiny import QUERY
 
 Reference = Callable[[Path, str, Sequence[str]], NDArray[np.float64]]
 MAIN = "a" * 40  # a commit
-TEXTS = [text for text in tiny.TEXTS if text and len(text) < 120]  # which no tokenizer cuts
+TEXTS = [text for text in tiny.TEXTS if text and len(text) < 120]  # short enough for every tokenizer
 WEIGHTS: dict[str, tuple[Callable[..., Path], Reference]] = {
     "bge-reranker-v2-m3": (tiny.xlm_roberta, reference.classified),
     "gte-reranker-modernbert-base": (tiny.modernbert, reference.classified),

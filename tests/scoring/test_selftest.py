@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.scoring import selftest
-from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
+from boundarymorph.scoring.selftest import FaultyScorer, ScorerProbe, trouble_of
 from tests.fakes.wires import Ours, running, scoring
 from tests.patience import PATIENCE
 
@@ -100,7 +100,7 @@ async def test_scorer_probe_tests_each_model_once() -> None:
         assert len(servers[0].asked) == asked + 1
         wire.score, wire.model = BROKEN["swapped labels"][0], "second"
         wire.description = {"model": "second", "max_texts": 512}
-        with pytest.raises(Unfit, match=r"second: .*labels swapped.*scorer.self_test"):
+        with pytest.raises(FaultyScorer, match=r"second: .*labels swapped.*scorer.self_test"):
             await until_tested(probe)
         await ScorerProbe(scorer, tests=False)(time.monotonic() + PATIENCE)
 
@@ -110,7 +110,7 @@ async def test_scorer_probe_tests_a_failed_scorer_again(monkeypatch: pytest.Monk
     wire = Scoring(BROKEN["swapped labels"][0])
     async with running(wire) as servers, scoring(*servers) as scorer:
         probe = ScorerProbe(scorer)
-        with pytest.raises(Unfit):
+        with pytest.raises(FaultyScorer):
             await until_tested(probe)
         wire.score = works
         await until_tested(probe)
@@ -118,6 +118,6 @@ async def test_scorer_probe_tests_a_failed_scorer_again(monkeypatch: pytest.Monk
 
 async def until_tested(probe: ScorerProbe) -> None:
     deadline = time.monotonic() + PATIENCE
-    for _ in range(2):  # the first may find that the model has changed
+    for _ in range(2):  # the first round may detect another model
         await probe(deadline)
         await asyncio.sleep(0)

@@ -15,11 +15,11 @@ from boundarymorph.settings import ScorerSettings
         ("cross-encoder/ms-marco-MiniLM-L-12-v2", "weak"),
         ("Qwen/Qwen3-Reranker-0.6B@main", "strong"),
         ("cohere:rerank-v5.0-pro", "strong"),
-        ("nvidia/Nemotron-3.5-Rerank-8B-BF16/32768", "strong"),  # as vLLM names it
+        ("nvidia/Nemotron-3.5-Rerank-8B-BF16/32768", "strong"),  # vLLM's name of the model
         ("served=Qwen/Qwen3-Reranker-4B/8192/sigmoid@01234567", "strong"),
         ("someone/Qwen/Qwen3-Reranker-4B", "normal"),
         ("BAAI/bge-reranker-v2-m3", "normal"),
-        ("someone/cross-encoder-ms-marco-MiniLM-L-12-v2-tuned", "normal"),  # no part of a name counts
+        ("someone/cross-encoder-ms-marco-MiniLM-L-12-v2-tuned", "normal"),  # only the whole name counts
         (None, "normal"),
     ],
 )

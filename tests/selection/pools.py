@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection import Pool
 
-if TYPE_CHECKING:  # versions beside this one, of which benchmarks make pools too, may lack it
+if TYPE_CHECKING:  # benchmarks use this with other versions, which may lack the module
     from boundarymorph.selection import Session
 
 Scores = NDArray[np.float64]

@@ -80,7 +80,7 @@ def test_value_at_cutoff_prefers_doubtful_documents_near_the_cutoff() -> None:
     incumbents = np.array([True, True, False, False])
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 3
     belief.std[3] = 0.1
-    assert ValueAtCutoff().choose(belief, incumbents, 0).document == 1  # as close as 2, and before it
+    assert ValueAtCutoff().choose(belief, incumbents, 0).document == 1  # as close as document 2, and earlier
     belief.scored[1], belief.std[1] = True, 0.0
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 2
 
@@ -132,9 +132,9 @@ def test_first_looks_visit_every_document_once(count: int, k: int) -> None:
         ([0.001, 0.002, 0.003, 0.001], False),  # too few
         ([0.001, 0.002, 0.003, 0.001, 0.006], False),  # one stands out
         ([0.02, 0.04, 0.06, 0.03, 0.04], False),  # no longer small
-        ([0.0, 0.002, 0.003, 0.001, 0.002], False),  # nothing is less than small
+        ([0.0, 0.002, 0.003, 0.001, 0.002], False),  # the lowest score is not small enough
         ([0.001, 0.002] * 9 + [0.001], True),
-        ([0.001, 0.002] * 10, False),  # so many may say something after all
+        ([0.001, 0.002] * 10, False),  # this many scores may be informative
     ],
 )
 def test_explore_searches_the_whole_ranking_while_scores_are_similar(scores: list[float], alike: bool) -> None:

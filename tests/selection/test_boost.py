@@ -92,7 +92,7 @@ def test_boosted_set_with_all_scores_sorts_by_relevance_times_boost(
     for selection, expected in ((session.selection(), best[:k]), (session.ranking(), best)):
         assert selection.documents.tolist() == expected.tolist()
         assert selection.value == pytest.approx((relevance * boosts)[expected])
-        unread = scores if shown else relevance  # the answer's map is applied to the answer
+        unread = scores if shown else relevance  # the answer's map applies only to the answer
         assert selection.relevance == pytest.approx(unread[expected])
     assert session.expected_loss() == 0.0
 

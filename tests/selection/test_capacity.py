@@ -44,7 +44,7 @@ def test_token_capacity_is_filled_up(worth: NDArray[np.float64], lengths: NDArra
     ("lengths", "limit", "filled", "asked"),
     [
         ([16.0, 16.0, 16.0], 40.0, [True, True, False], 2),
-        ([16.0, 16.0, 16.0], 9.0, [False, False, False], 1),  # the first is in doubt though it does not fit
+        ([16.0, 16.0, 16.0], 9.0, [False, False, False], 1),  # the first is in doubt, although it does not fit
         ([16.0, 16.0, 16.0], 1e6, [True, True, True], 2),
         ([144.0, 16.0, 1.0], 150.0, [False, True, True], 2),  # by worth over the root: .075, .125, .1
         ([144.0, 16.0, 1.0], 161.0, [True, True, True], 2),

@@ -103,7 +103,7 @@ def test_copies_found_after_an_ask_are_withdrawn_from_it() -> None:
     first = session.ask(3)
     session.tell(first[:1], scores[first[:1]])
     texts = np.arange(50)
-    texts[first[1]] = first[0]  # of the two that wait, one has the text of what was told
+    texts[first[1]] = first[0]  # one of the two in flight has the text of the scored document
     session.same_texts(texts)
     assert session.asked.tolist() == first[2:].tolist()
     assert session.spent == 1 and session.belief.mean[first[1]] == scores[first[0]]

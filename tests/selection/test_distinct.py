@@ -69,7 +69,7 @@ def test_grouped_margin_is_the_distance_to_a_change_of_the_set(
         if not other or capacity.holds_all(7):
             assert margin[document] >= 1 or capacity.holds_all(7)
             continue
-        distance = best - max(other)  # by so much it would have to change
+        distance = best - max(other)  # how far the document must change
         assert distance / 2 - 1e-9 <= abs(margin[document]) <= distance + 1e-9
 
 
@@ -171,7 +171,7 @@ def test_diverse_puts_copies_last() -> None:
     pool, scores = clustered(30, 6, 1)
     vectors, relevance = np.repeat(pool.embeddings, 4, axis=0), np.repeat(scores, 4)
     assert len(set(choose_diverse(vectors, relevance, 20, 0.5) // 4)) == 20
-    assert len(set(choose_diverse(vectors, relevance, 40, 0.5).tolist())) == 40  # more than there are different ones
+    assert len(set(choose_diverse(vectors, relevance, 40, 0.5).tolist())) == 40  # there are 30 groups
     assert len(set(choose_diverse(vectors, relevance, 20, 0.0) // 4)) == 5
     assert choose_diverse(vectors[:3], relevance[:3], 5, 0.5).tolist() == [0, 1, 2]
     assert len(set(choose_diverse(np.ones((50, 4)) / 2, np.zeros(50), 10, 0.5).tolist())) == 10

@@ -44,7 +44,7 @@ def test_search_recall_follows_a_negative_binomial_distribution(found: int, targ
     recall = search.recall(target.share)
     assert search.missed == pytest.approx(mean)
     allowed = max(number for number in range(61) if found >= target.share * (found + number) - 1e-9)
-    whole = missed.cdf(60)  # no more than there are
+    whole = missed.cdf(60)  # at most 60 documents can be missed
     assert recall.probability == pytest.approx(missed.cdf(allowed) / whole, rel=1e-6)
     shares = [found / (found + number) if found + number else 1.0 for number in (missed.ppf(0.9), missed.ppf(0.1))]
     assert (recall.low, recall.high) == pytest.approx(tuple(shares))

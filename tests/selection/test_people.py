@@ -127,4 +127,4 @@ def test_constant_scores_leave_the_order_to_the_signals() -> None:
     _, added, _ = literally(pool, dict.fromkeys(range(len(pool)), 0.5), 1.0)
     ranking = session.ranking()
     assert np.corrcoef(ranking.relevance, added[ranking.documents])[0, 1] > 0.99
-    assert not session.enough_scores  # as they do not differ, whatever the signals add
+    assert not session.enough_scores  # the scores do not differ, whatever the signals add

@@ -1,6 +1,6 @@
 """Test that the default method is as good as it was.
 
-The table is small and generated from a seed. Its scores follow the ranking, the words and a field over the embeddings,
+The table is small and generated from a seed. Its scores follow the ranking, the words, and a field over the embeddings,
 on the log-odds scale, with noise, as the scores of cross-encoders do.
 """
 
@@ -89,7 +89,7 @@ def test_few_calls_are_never_worse_than_none() -> None:
                 for budget in (0, 1, 2, 5):
                     session = session_of(asked, budget=budget, k=k, config=TrendConfig())
                     chosen = play_by_rounds(session, told).selection().documents
-                    if not budget and name != "words":  # which count before the first score, too
+                    if not budget and name != "words":  # words count before the first score, too
                         np.testing.assert_array_equal(np.sort(chosen), np.arange(k))
                     gain = told[chosen].sum() - told[:k].sum()
                     gains.setdefault((name, budget, k), []).append(gain / np.sort(told)[-k:].sum())

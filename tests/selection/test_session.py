@@ -1,4 +1,4 @@
-"""Test properties of a session that hold for any pool, budget, capacity and round size."""
+"""Test properties of a session that hold for any pool, budget, capacity, and round size."""
 
 from typing import Any
 
@@ -113,7 +113,7 @@ def test_session_spends_calls_on_the_order_if_everything_fits(config: Config) ->
         assert len(selection.documents) == 60 and selection.scored.sum() == 15
         histories.append([observation.document for observation in session.history])
     assert histories[0] == histories[1]
-    assert scores[histories[0]].sum() > scores[:15].sum()  # than in the order of the retrieval
+    assert scores[histories[0]].sum() > scores[:15].sum()  # better than the retrieval order
 
 
 @pytest.mark.parametrize(("k", "tolerance"), [(60, None), (60, 0.9), (5, None)])
@@ -123,7 +123,7 @@ def test_budget_that_covers_the_pool_is_spent_at_once(k: int, tolerance: float |
     session = session_of(pool, budget=60, k=k, known=known, tolerance=tolerance, order=True)
     asked = session.ask(100)
     assert sorted(asked) == [document for document in range(60) if document != 7]
-    session.tell(asked[:20], scores[asked[:20]])  # as far as there was time
+    session.tell(asked[:20], scores[asked[:20]])  # the deadline has passed
     assert session.budget_covers_pool
     rest = session.ask(100)
     assert sorted(rest) == sorted(asked[20:])

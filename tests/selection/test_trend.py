@@ -56,7 +56,7 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
 
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
-    """Return each member's (N, N) covariances of its field and its trend, and its (N,) mean.
+    """Return for each member the (N, N) covariance of field and of trend, and the (N,) mean.
 
     The mean is in units of the amplitude. Members are without BM25, with it, and with the caller's signals too, each
     without and with the reweighted query.
@@ -82,7 +82,7 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
 
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the inverse covariance of observations, covariances with them, and variances."""
+    """Return the inverse covariance of observations, the covariance with them, and variances."""
     noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
     inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
@@ -120,10 +120,10 @@ def member(
 def test_trend_posterior_matches_the_textbook_mixture(
     featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
 ) -> None:
-    """This is the default configuration: correlation 1/2 at half the median distance of the pool."""
+    """In the default configuration, the correlation is 1/2 at half the pool's median distance."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
-        scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
+        scores = 0.1 + 0.8 * scores  # far from 0 and 1, so that no score is clipped
         pool = pool if featured is None else featured(pool)
         kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
         observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
@@ -188,8 +188,8 @@ def test_level_cuts_reproduce_the_observed_counts() -> None:
 @pytest.mark.parametrize(
     ("scores", "levels"),
     [
-        ((0.0, 0.0, 0.0), ()),  # one level says nothing of the others
-        ((0.0, 0.0, 0.0, 1.0), ()),  # as many as half of the scores differ
+        ((0.0, 0.0, 0.0), ()),  # one value says nothing of the others
+        ((0.0, 0.0, 0.0, 1.0), ()),  # two values among four scores are too many
         ((0.0, 0.0, 0.0, 0.0, 1.0), (0.0, 1.0)),
         ((0.11, 0.12, 0.13, 0.14, 0.15), ()),
     ],
@@ -256,7 +256,7 @@ def test_trend_fantasies_have_no_side_effects() -> None:
 
 
 def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
-    prior = TrendPrior(scores=1e12)  # so that real scores leave the amplitudes as they are, too
+    prior = TrendPrior(scores=1e12)  # so that scores do not change the amplitudes
     pool, scores = clustered(60, 8, 0)
     scores = 0.1 + 0.8 * scores
     posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20, prior=prior)
@@ -273,7 +273,7 @@ def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
 
 @pytest.mark.parametrize("d", [4, 384])
 def test_equal_embeddings_leave_ranking_and_words_in_effect(d: int) -> None:
-    """Rounding noise must not reweight the query, which once made variances negative."""
+    """Rounding noise must not change the query's weights, which once made variances negative."""
     rng = np.random.default_rng(0)
     embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
     pool = Pool.from_embeddings(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
@@ -302,7 +302,7 @@ def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> Ses
 NODES, SPACING = np.linspace(-8, 8, 4_001, retstep=True)
 
 
-SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # what a scorer was seen to say
+SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # observed scores
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class TestDeadline:
         assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert len(chosen) == 9
-        assert chosen <= set(result.documents)  # there is a little time left to read them
+        assert chosen <= set(result.documents)  # a little time remains to read the texts
 
     @pytest.mark.parametrize(
         ("left", "budget", "k", "calls"), [(1.5, 20, 9, 1), (4.5, 20, 9, 2), (9.0, 20, 9, 3), (16.0, 30, 30, 13)]
@@ -129,7 +129,8 @@ class TestDeadline:
         clock = Clock()
         scorer = SeededScorer(clock=clock, each=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
-        await selector.select(changed(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
+        # The selector measures the scorer's speed.
+        await selector.select(changed(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))
         scorer.rounds.clear()
         deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
         result = await selector.select(changed(task(budget=budget, k=k, rounds=6), deadline=deadline))

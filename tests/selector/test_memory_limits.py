@@ -21,7 +21,7 @@ async def test_texts_of_unscored_copies_are_not_kept(selector_of: MakeSelector, 
     wanted = changed(task(budget=11, k=21, rounds=3), memory=MemoryLimits(charge=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
     assert result.calls == 11
-    assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
+    assert len(result.documents) <= 12  # two copies may be requested before their texts are known
     assert sum(taken) - footprint(result.pool, 11) == 1_000 * len(result.documents)
 
 

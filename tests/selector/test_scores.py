@@ -15,7 +15,7 @@ from tests.fakes.scorer import SeededScorer, score_of
 from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, changed, task
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS
-OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that they count for
+OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # the characters that these texts count as
 
 
 def seconds(characters: float, rate: float = FIRST_GUESS) -> float:

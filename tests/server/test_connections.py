@@ -133,7 +133,7 @@ async def test_unread_answer_is_given_up_after_event_seconds(tmp_path: Path) -> 
             with suppress(ConnectionError):
                 while part := await reader.read(2**16):
                     received += len(part)
-            assert received < len(body)  # which its texts alone have
+            assert received < len(body)  # its texts alone are as long
         answer(await client.post("/select", json=SELECT))
 
 
@@ -174,7 +174,7 @@ async def test_body_of_an_upgrade_request_is_read(
             async with asyncio.timeout(SECONDS):
                 await reader.readuntil(b"HTTP/1.1 100 Continue\r\n\r\n")
         for part in others:
-            await asyncio.sleep(0.01)  # so that it is a segment of its own
+            await asyncio.sleep(0.01)  # so that it is a separate segment
             writer.write(part)
         writer.write(LAST)  # pipelined
         read = await rest(reader)

@@ -6,10 +6,10 @@ They are short and deterministic in `make test`, and long in `make soak NAME=mod
 from hypothesis import HealthCheck, settings
 
 SOAK = "soak"
-SOAK_FACTOR = 30  # as many runs, with twice the steps
+SOAK_FACTOR = 30  # how many more runs; each has twice the steps
 
 settings.register_profile(SOAK, derandomize=False, database=None, deadline=None)
-settings.register_profile("unhurried", deadline=None)  # a machine may be busy with other things
+settings.register_profile("unhurried", deadline=None)  # a machine may be busy
 settings.load_profile("unhurried")
 
 

@@ -1,7 +1,7 @@
 """Test an index with two readers, as in two processes, against a dictionary.
 
 Limits are tiny: changes are read three at a time, two deletions are recorded, matches of few filters are kept, and an
-index of kind ivf is trained with a few documents, which are one cluster. Some reads are interrupted: another process
+index of kind `ivf` is trained with a few documents, which are one cluster. Some reads are interrupted: another process
 writes just before one of their SQL statements. The answer must then be that from before the write or from after it.
 """
 
@@ -35,11 +35,11 @@ from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.test_vector_indexes import mirror
 from tests.stateful.profile import draws
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # fsync costs nothing there
 DIMENSION = 4
 IDS = [f"d{number}" for number in range(12)]
 GIVEN = unit(6, DIMENSION)
-VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
+VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # the vectors as the index returns them
 QUERIES = unit(3, DIMENSION, seed=1)
 WORDS = ["tram", "trams", "violin", "rain", "the"]
 POLICIES = [TrainingPolicy(least=4, share=0.2, pause=0), TrainingPolicy(least=10**9)]
@@ -114,7 +114,7 @@ def expected(model: Model, question: Question, lexical: bool) -> Answer:
         features["similarity"] = [similar[id] for id in found]
     if lexical:
         features["bm25"] = [by_words[id] for id in found]
-        features["terms"] = PoolWords.of(model[id][0].text for id in found).terms(question.words).tolist()
+        features["terms"] = PoolWords.from_texts(model[id][0].text for id in found).terms(question.words).tolist()
     return (found, VECTORS[[model[id][1] for id in found]].tolist(), features) if found else NOTHING
 
 
@@ -149,7 +149,7 @@ class InterruptedIndex(LocalIndex):
 
     def _before(self, statement: str) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # a training
+            return  # the thread that makes blocks
         self.after -= 1
         if self.interrupt is not None and self.after < 0:
             interrupt, self.interrupt = self.interrupt, None
@@ -225,7 +225,7 @@ class IndexMachine(RuleBasedStateMachine):
         compacting: bool,
         after: int,
     ) -> None:
-        """Retrieve while the other reader, as another process, writes and refreshes the first."""
+        """Retrieve while another process writes, which then makes the first reader refresh."""
         index, other = self.indexes[reader], self.indexes[1 - reader]
         before, failures = dict(self.model), []
 
@@ -241,7 +241,7 @@ class IndexMachine(RuleBasedStateMachine):
                     other.compact()
                 if self.model and not index._catching_up.locked():
                     index.refresh()
-            except BaseException as failure:  # which SQLite would not pass on
+            except BaseException as failure:  # SQLite would swallow it
                 failures.append(failure)
 
         index.after, index.interrupt = after, interrupt

@@ -106,7 +106,7 @@ class ScriptedRetriever(FakeRetriever):
 
 
 class ScriptedScorer(SeededScorer):
-    """A scorer with a script for its calls, seconds or an error, which counts its scores."""
+    """A scorer that counts its scores, with seconds or errors for its calls in a script."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class SelectorMachine(RuleBasedStateMachine):
             try:
                 return await work
             finally:
-                await asyncio.sleep(0.01)  # scores are written to the cache behind the request's back
+                await asyncio.sleep(0.01)  # scores are written to the cache after the request
                 assert asyncio.all_tasks() == {asyncio.current_task()}
                 assert self.retriever.running == self.scorer.running == 0
 

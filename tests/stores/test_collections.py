@@ -61,7 +61,7 @@ class TestReading(StoreContract):
         cls.documents = DOCUMENTS
         if place.name in SEARCH_SERVERS:
             cls.documents = [replace(each, metadata=nested(each.metadata)) for each in DOCUMENTS]
-        cls.halves = place.name != "qdrant"  # which divides vectors by their lengths
+        cls.halves = place.name != "qdrant"  # Qdrant divides vectors by their lengths
         index = place.catalog.create(next(names), encoder=None, dimension=DIMENSION)
         index.upsert(cls.documents, VECTORS)
         return index
@@ -106,7 +106,7 @@ def test_upsert_replaces_and_keeps_the_last_of_repeated_ids(index: Index) -> Non
     found = index.retrieve(Search("", 1, [0, 0, 0, 1])).pool
     assert (list(found.ids), found.scores.tolist()) == (["a"], [1.0])
     assert index.documents(["a"]) == {"a": Document("a", "third", "t", {"n": 1})}
-    index.upsert([Document(id, "") for id in "cde"], np.tile(np.eye(4)[0], (3, 1)))  # of equals the first
+    index.upsert([Document(id, "") for id in "cde"], np.tile(np.eye(4)[0], (3, 1)))  # ties go to the first document
     assert list(index.retrieve(Search("", 3, [1, 0.1, 0, 0])).pool.ids) == list("cde")
 
 
@@ -194,9 +194,9 @@ def test_index_without_words_has_no_bm25(place: Place) -> None:
 def test_attached_table_is_written_only_if_described_as_writable(place: Place) -> None:
     name = next(names)
     place.catalog.create(name, encoder=None, dimension=4).upsert([Document("a", "one", "t", {"n": 1})], unit(1, 4))
-    own = place.catalog._of(name)[0]  # type: ignore[attr-defined]
+    own = place.catalog._resolve(name)[0]  # type: ignore[attr-defined]
     table = created_table(own._store, own._table(name))
-    digest = None if place.name != "milvus" else table.digest  # which has no fields without a value
+    digest = None if place.name != "milvus" else table.digest  # Milvus has no fields without a value
 
     def described(**options: Any) -> Index:
         attached = table.model_copy(update={"digest": digest, **options})

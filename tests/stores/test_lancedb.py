@@ -158,7 +158,7 @@ def test_mistakes_in_a_table_description_are_named(tmp_path: Path) -> None:
     catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
     index = catalog.get("mine")
     assert len(index.retrieve(Search("", 50, QUERIES[0])).pool) == 10
-    table.delete("id = 'plain'")  # what others write is seen
+    table.delete("id = 'plain'")  # changes by other programs are visible
     assert "plain" not in index.retrieve(Search("", 50, QUERIES[0])).pool.ids
     assert index.documents(["plain"]) == {}
     for wrong, said in (({"text": "body"}, "no column 'body'"), ({"vector": "text"}, "holds no vectors")):

@@ -136,7 +136,7 @@ def test_url_sets_server_database_and_consistency(tmp_path: Path) -> None:
         connection = store._connection
         assert (connection.url, connection._database, store._consistency) == (url, database, consistency)
         assert connection._token == "root:secret"
-    index = StoreCatalog(store).create("a", encoder=None, dimension=4)  # in the file
+    index = StoreCatalog(store).create("a", encoder=None, dimension=4)  # in the database file
     index.upsert([Document("x", "text")], unit(1, 4))
     assert index.documents(["x"])["x"].text == "text"
     store.close()
@@ -156,7 +156,7 @@ def test_url_sets_server_database_and_consistency(tmp_path: Path) -> None:
     ],
 )
 def test_server_version_determines_its_features(name: str, lite: bool, halves: bool, text: bool) -> None:
-    server = Server.of(name)
+    server = Server.parse(name)
     assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
 
 

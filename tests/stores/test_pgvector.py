@@ -90,7 +90,7 @@ class TestHalves(ReadOnly, StoreContract):
     @classmethod
     def index(cls, port: int, connection: psycopg.Connection[Any]) -> Index:
         fill(connection, 'half "of" %s', f"halfvec({DIMENSION})", DOCUMENTS)
-        catalog = catalog_of(port)  # whose columns are guessed
+        catalog = catalog_of(port)  # it guesses the columns
         (name,) = [info.name for info in catalog.list() if "half" in info.name]
         return catalog.get(name)
 
@@ -184,7 +184,7 @@ def test_mistakes_in_a_table_description_are_named(port: int, connection: psycop
         catalog_of(port, mine=attached.model_copy(update={"vector": "id", "text": "body"})).get("mine")
     connection.execute("CREATE ROLE reader LOGIN")
     store = PgvectorStore(f"postgresql://reader@127.0.0.1:{port}/postgres")
-    with pytest.raises(RetrieverFailed, match="permission denied"):  # which is no outage
+    with pytest.raises(RetrieverFailed, match="permission denied"):  # this is no outage
         StoreCatalog(store, {"a": attached.model_copy(update={"text": "body"})}).get("a").count()
     store.close()
     connection.execute("CREATE TABLE twice AS SELECT * FROM flawed UNION ALL SELECT * FROM flawed")

@@ -89,7 +89,7 @@ async def test_catalogs_find_an_index_by_its_name_or_store(articles: MilvusStore
     away = MilvusStore(MilvusConnection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
     shelf = StoreCatalog(articles, {"books": Attached(table="articles")})
     catalogs = Catalogs(base, {"lake": StoreCatalog(articles, {}), "away": StoreCatalog(away, {}), "shelf": shelf})
-    catalogs.check()  # only of the base: a store that is away does not make the service unready
+    catalogs.check()  # only of this machine: an unavailable store does not make the service unready
     for name in ("articles", "lake/articles", "books", "shelf/books"):
         assert catalogs.get(name).count() == len(DOCUMENTS)
         assert catalogs.exists(name)
@@ -154,7 +154,7 @@ def test_index_is_created_in_the_store_of_its_name(tmp_path: Path) -> None:
         catalogs.create("here", encoder=None, dimension=4)
         catalogs.create("lake/there", encoder=None, dimension=4).upsert([Document("a", "tram")], unit(1, 4))
         assert [info.name for info in catalogs.list()] == ["here", "lake/there"]
-        assert sum(of_kind.indexes for of_kind in catalogs.totals().values()) == 1  # on this disk
+        assert sum(of_kind.indexes for of_kind in catalogs.totals().values()) == 1  # only the index on this disk counts
         assert [catalogs.get(name).count() for name in ("there", "lake/there")] == [1, 1]
         catalogs.artifacts("there").change(description="of trams")
         assert catalogs.artifacts("lake/there").read().description == "of trams"

@@ -80,7 +80,7 @@ def test_service_keeps_its_indexes_in_a_store(tmp_path: Path) -> None:
             problem(client.post("/select", json=asked), 503, "retriever-unavailable")
             problem(client.get("/indexes"), 503, "retriever-unavailable")
         with milvus.process(tmp_path / "milvus", port):
-            until(lambda: client.get("/indexes").is_success)  # a connection just being repaired may fail once more
+            until(lambda: client.get("/indexes").is_success)  # the first connection after the restart may fail
             assert repeatable(running.select(**asked)) == before
             assert client.delete("/indexes/tales").status_code == 204
             problem(client.post("/select", json=asked), 404, "unknown-index")

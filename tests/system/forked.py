@@ -1,7 +1,7 @@
 """Start processes without their imports, by forking a process that has loaded the service.
 
 Starting Python and importing the service takes more CPU than most tests do. `start` avoids that and still gives real
-processes, with their own memory, files, signals and exit codes. The process that forks has no threads.
+processes, with their own memory, files, signals, and exit codes. The process that forks has no threads.
 """
 
 import atexit
@@ -62,7 +62,7 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and its parent has not reported that yet
+            with contextlib.suppress(ProcessLookupError):  # it has ended without a report yet
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -82,7 +82,7 @@ class Forked:
 
     def _await(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
-            with self._reading:  # of several threads that wait, one reads it
+            with self._reading:  # one of several waiting threads reads the exit code
                 if self.returncode is None:
                     self.returncode = _number(self._connection)
         return self.returncode
@@ -99,7 +99,7 @@ def start(
 ) -> Forked:
     """Run `main()` of a module in a new process.
 
-    Its stdout and stderr go to file descriptors, or both to `output`.
+    The file descriptors `output` and `errors` are its `stdout` and `stderr`, by default both `output`.
     """
     client, theirs = socket.socketpair()
     request = orjson.dumps(
@@ -157,8 +157,8 @@ def _serve(requests: socket.socket) -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # collections in the children pass over all this, and do not copy its pages
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
+    gc.freeze()  # collections in the children do not copy these pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, 1, 3)

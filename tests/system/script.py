@@ -29,7 +29,7 @@ def running(code: str, *arguments: str) -> Iterator[tuple[Forked, IO[bytes]]]:
         try:
             yield process, printed
         finally:
-            with suppress(ProcessLookupError):  # where its end is not told yet
+            with suppress(ProcessLookupError):  # it may have ended without a report yet
                 process.kill()
 
 

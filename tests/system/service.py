@@ -1,4 +1,4 @@
-"""Run the service, the scorer and the retriever as processes, with a client for each."""
+"""Run the service, the scorer, and the retriever as processes, with a client for each."""
 
 import os
 import shutil
@@ -25,8 +25,8 @@ from tests.system.forked import Forked, start
 NDJSON = {"content-type": "application/x-ndjson"}
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")} | {
-    "BOUNDARYMORPH_METRICS_SECONDS": "0",  # tests look at once
-    "BOUNDARYMORPH_SCORER__SELF_TEST": "false",  # most have a model with random weights
+    "BOUNDARYMORPH_METRICS_SECONDS": "0",  # tests read metrics without a delay
+    "BOUNDARYMORPH_SCORER__SELF_TEST": "false",  # most models have random weights, which fail it
 }
 
 
@@ -41,7 +41,7 @@ def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an answer that a repeated request has too, cached or not."""
     usage = dict(answer["usage"])
     usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
-    del usage["trips"]  # of which a round from the cache makes none
+    del usage["trips"]  # a cached round makes no request
     return {name: value for name, value in answer.items() if name not in {"id", "timings_ms"}} | {"usage": usage}
 
 

@@ -35,7 +35,7 @@ def test_documented_request_succeeds(demonstrated: Service, command: str) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# The requests of pools, whose answer is shown: what is left out there is a row of dots.
+# The requests with pools, whose answers are shown. Dots stand for omitted parts.
 ANSWERED = re.compile(r"(?ms)^\$ (curl [^`]*?\"pool\"[^`]*?)\n(\{\n.*?)```")
 SHOWN = [(page.name, *found.groups()) for page in PAGES for found in ANSWERED.finditer(page.read_text())]
 
@@ -43,7 +43,7 @@ SHOWN = [(page.name, *found.groups()) for page in PAGES for found in ANSWERED.fi
 @pytest.mark.strangers
 @pytest.mark.parametrize(("page", "command", "shown"), SHOWN, ids=lambda text: text[:12])
 def test_documented_request_is_answered_as_shown(demonstrated: Service, page: str, command: str, shown: str) -> None:
-    fresh = command.replace('{"query"', '{"reuse": false, "query"', 1)  # another test may have asked before
+    fresh = command.replace('{"query"', '{"reuse": false, "query"', 1)  # another test may have cached the scores
     here = fresh.replace("localhost:8080", demonstrated.url)
     answer = json.loads(subprocess.run(["bash", "-c", here], capture_output=True, check=True).stdout)
     documents = [json.loads(found.replace(", ...", "")) for found in re.findall(r"\{\"id\"[^{}]*\}", shown)]

@@ -69,7 +69,7 @@ def test_process_waits_for_requests_until_the_grace_time_ends(tmp_path: Path, se
 def test_process_ends_at_once_on_a_second_signal(tmp_path: Path, second: signal.Signals) -> None:
     with running_a_request(tmp_path, 100) as process:
         process.terminate()
-        time.sleep(0.5)  # two signals of one kind at once are one
+        time.sleep(0.5)  # equal signals at the same time arrive as one
         process.send_signal(second)
         assert process.wait(timeout=PATIENCE) == 128 + second
 

@@ -22,8 +22,8 @@ from tests.patience import PATIENCE, until
 from tests.stateful.profile import times
 from tests.system.service import Service, retriever, service
 
-CONNECTIONS = 8  # to the scorer: few, so that one that is kept is missed
-SPARE = 9  # descriptors of idle connections that may be open
+CONNECTIONS = 8  # to the scorer, so few that a leaked one is noticed
+SPARE = 9  # descriptors that idle connections may use
 STREAM, JSON, LINES = "text/event-stream", "application/json", "application/x-ndjson"
 ENVIRONMENT = {
     "BOUNDARYMORPH_EVENT_SECONDS": "1",
@@ -116,13 +116,13 @@ def test_callers_that_leave_free_all_that_they_used(tmp_path: Path) -> None:
         options = ("--retriever-url", indexes.url, "--scorer-url", scorer.endpoint().base)
         with (
             service(tmp_path / "front", *options, environment=ENVIRONMENT) as started,
-            # Without idle connections, which the gateway may close just as they are used again.
+            # The client keeps no idle connections, since the gateway may close one as it is used again.
             httpx.Client(
                 base_url=started.url, timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0)
             ) as client,
         ):
             front = replace(started, client=client)
-            for sent in requests():  # what is made at first use is no leak
+            for sent in requests():  # resources that the first requests create are no leak
                 leave(connected(front.port, sent), "closes")
             answers_all(front)
             until(lambda: front.metric("boundarymorph_select_running") == 0)

@@ -22,7 +22,7 @@ DOCUMENTS = [
     {"id": str(number), "text": f"word{number % 50} common", "metadata": {"tags": [f"t{tag}" for tag in range(20)]}}
     for number in range(3_000)
 ]
-# Takes seconds, as each part reads all tags, and passes nothing.
+# This filter takes seconds, since each part reads all tags, and matches nothing.
 COSTLY = {"or": [{"not": {"tags": {"lt": f"x{number}"}}} for number in range(300)]}
 SLOW = json.dumps(
     {"query": "common", "index": "theirs", "filter": COSTLY, "budget": 0, "k": 1, "deadline_ms": 600_000}
@@ -145,7 +145,7 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
     [
         pytest.param(selected, 6, ("POST", "/select", 100), id="places of selections, whose bodies stall"),
         pytest.param(selected, 6, ("POST", "/select", len(SLOW), SLOW), id="turns of selections, threads of searches"),
-        # An upload counts with 8 MiB at least.
+        # An upload counts as at least 8 MiB.
         pytest.param(selected, 2, (*UPLOAD, 12 * 2**20, b" " * 1_000, NDJSON), id="bytes in hand of unended uploads"),
         pytest.param(uploaded, 6, (*UPLOAD, 10, b"", NDJSON), id="places of uploads that are silent"),
         pytest.param(

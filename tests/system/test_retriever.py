@@ -51,7 +51,7 @@ def test_gateway_with_a_retriever_answers_like_one_process(gateway: Service, dir
 def test_gateway_loads_no_index_or_model_libraries(gateway: Service, alone: Service) -> None:
     select(gateway)
     pool = [{"id": str(n), "text": document["text"]} for n, document in enumerate(DOCUMENTS[:10])]
-    select(gateway, index=None, pool=pool, k=3, vectors="encoder")  # the retriever's
+    select(gateway, index=None, pool=pool, k=3, vectors="encoder")  # the encoder of the retriever
     select(gateway, index=None, pool=pool, k=3)
     gateway.client.get("/indexes/tales")
     maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()

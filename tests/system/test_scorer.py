@@ -51,7 +51,7 @@ def test_gateway_with_a_scorer_answers_like_one_process(gateway: Service, direct
         del body["id"], body["timings_ms"]
     assert here == there
     maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
-    assert "libtorch" not in maps and "onnxruntime" in maps  # the encoder is still here
+    assert "libtorch" not in maps and "onnxruntime" in maps  # the gateway has an encoder
     assert gateway.metric('boundarymorph_scorer_attempt_duration_seconds_count{endpoint="http://127') >= 4
 
 

@@ -53,7 +53,7 @@ def test_service_sees_builds_of_other_processes_at_once(running: Service, data: 
         assert (built.returncode, built.stderr) == (0, "")
         assert (selected(running, "beside", "dough") == ["bread"]) == (count == 3)
         assert running.client.get("/indexes/beside").json()["count"] == count
-    # And the other way about.
+    # The command sees uploads to the service, too.
     uploaded = running.client.post("/indexes/beside/documents", json=[{"id": "harp", "text": "A harp is plucked."}])
     assert uploaded.json()["added"] == 1
     found = boundarymorph("select", "beside", "plucked harp", "-k", "1", "--json", data=data)

@@ -1,4 +1,4 @@
-"""Test a trace over three processes, and that there is none unless it is configured."""
+"""Test a trace over three processes, and that traces are off by default."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_trace_spans_three_processes(tmp_path: Path) -> None:
         assert stages.count("retrieve") == 1
         assert stages.count("score") == 2  # rounds
         assert stages.count("select") == 4
-        # What the others did is within the gateway's own call of them.
+        # The spans of other processes are within the gateway's calls of them.
         for role, route, stage in (
             ("scorer", "POST /score", "score"),
             ("retriever", "POST /embed/query", "retriever.embed_query"),
@@ -74,7 +74,7 @@ def test_trace_spans_three_processes(tmp_path: Path) -> None:
                 assert by_id[by_id[span.parent].parent].name == stage
         assert {span.name for span in ours if span.failed} >= {"retrieve", "retriever.retrieve"}
         assert SECRET.encode() not in collector.raw
-        # Probes are in no trace.
+        # Probes have no trace.
         assert {span.trace for span in collector.spans if span.name == "POST /score"} == {TRACE}
 
 

@@ -17,11 +17,11 @@ from boundarymorph.cli import demo
 from tests.system.service import Service, service
 
 NODE_MODULES = Path(__file__).parent / "node_modules"
-UNPACKED = NODE_MODULES / ".chromium"  # by `make setup`
-CHROMIUM = os.environ.get("CHROMIUM") or UNPACKED / "chromium"  # another one, where that does not run
-# Of all that the demo indexes.
+UNPACKED = NODE_MODULES / ".chromium"  # `make setup` unpacks it
+CHROMIUM = os.environ.get("CHROMIUM") or UNPACKED / "chromium"  # another browser, if that one does not run
+# Some of the modules that the demo indexes.
 MODULES = ("calendar", "datetime", "decimal", "pathlib", "tarfile", "textwrap", "zipfile")
-REFUSED = "Failed to load resource"  # what Chromium says of every answer that is an error
+REFUSED = "Failed to load resource"  # Chromium's message for an answer with an error status
 expect.set_options(timeout=20_000)
 Open = Callable[..., AbstractContextManager[Page]]
 
@@ -29,7 +29,7 @@ Open = Callable[..., AbstractContextManager[Page]]
 @contextmanager
 def launched() -> Iterator[Browser]:
     environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
-    arguments = ["--no-sandbox"]  # which root cannot have
+    arguments = ["--no-sandbox"]  # root cannot use the sandbox
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, env=environment) as browser,

@@ -107,7 +107,7 @@ def check_opening(page: Page, running: Service, phone: bool) -> None:
         expect(page.locator("#ours")).to_be_hidden()
     for closed in page.locator("details.card > summary, .documents:visible summary").all():
         closed.click()
-    marks = 5 + read.count(False)  # the set, and what was read and left out
+    marks = 5 + read.count(False)  # the set, and the documents that were read and left out
     for view, parts, count in (("Along", ".mark", marks), ("Score by", ".line", 2), ("All calls", "tbody tr", 5)):
         page.click(f"#how [role=tab]:has-text('{view}')")
         expect(page.locator(f"#view > :not(.legend) {parts}:not(.legend *)")).to_have_count(count)
@@ -123,7 +123,7 @@ def test_playground_sends_one_request_per_edit(opened: Open) -> None:
         expect(page.locator("#plain-title")).to_contain_text("35 scores")
         page.fill("#budget", "33")
         search(page)
-        page.wait_for_timeout(500)  # longer than the page waits for a slider that still moves
+        page.wait_for_timeout(500)  # longer than the page waits while a slider moves
         assert [request["budget"] for request in asked] == [35, 33]
 
 

@@ -61,7 +61,7 @@ async def test_first_example_of_the_docs_works_on_an_empty_service(client: httpx
     first, *_ = operation["requestBody"]["content"]["application/json"]["examples"].values()
     answer = await client.post("/select", json=first["value"])
     assert answer.is_success and len(answer.json()["documents"]) == first["value"]["k"]
-    assert "defaultModelsExpandDepth: -1" in (await client.get("/docs/docs.js")).text  # no schemas on the page
+    assert "defaultModelsExpandDepth: -1" in (await client.get("/docs/docs.js")).text  # the page shows no schemas
 
 
 async def test_playground_can_be_turned_off(tmp_path: Path) -> None:

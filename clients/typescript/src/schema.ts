@@ -528,15 +528,15 @@ export interface components {
          * @description The results, best first.
          */
         AliyunAnswer: {
-            /** @description estimated tokens */
+            /** @description Estimated tokens. */
             usage: components["schemas"]["TokenUsage"];
-            /** @description the cost and the circumstances of the ranking */
+            /** @description The cost and the circumstances of the ranking. */
             boundarymorph: components["schemas"]["Diagnostics"];
-            /** @description the results */
+            /** @description The results. */
             output: components["schemas"]["AliyunOutput"];
             /**
              * Request Id
-             * @description the id of this answer
+             * @description The id of this answer.
              */
             request_id: string;
         };
@@ -547,7 +547,7 @@ export interface components {
         AliyunOutput: {
             /**
              * Results
-             * @description the results, best first; equal scores in the order of the request
+             * @description The results, best first. Equal scores are in the order of the request.
              */
             results: components["schemas"]["RerankResult"][];
         };
@@ -558,12 +558,12 @@ export interface components {
         AnswerWarning: {
             /**
              * Slug
-             * @description the kind of warning, for programs; docs/api.md lists all
+             * @description The kind of warning, for programs. docs/api.md lists all.
              */
             slug: string;
             /**
              * Message
-             * @description a sentence, for people
+             * @description A sentence, for people.
              */
             message: string;
         };
@@ -574,7 +574,7 @@ export interface components {
         ApiVersion: {
             /**
              * Version
-             * @description 1 or 2
+             * @description The version, 1 or 2.
              */
             version: string;
         };
@@ -585,7 +585,7 @@ export interface components {
         BilledUnits: {
             /**
              * Search Units
-             * @description number of searches, one for each hundred documents
+             * @description The number of searches, one for each hundred documents.
              */
             search_units: number;
         };
@@ -596,7 +596,7 @@ export interface components {
         DeleteReport: {
             /**
              * Deleted
-             * @description number of documents that existed and are deleted
+             * @description The number of documents that existed and are deleted.
              */
             deleted: number;
         };
@@ -607,85 +607,85 @@ export interface components {
         Diagnostics: {
             /**
              * Status
-             * @description partial or retrieval_only: scores are missing, with "on_failure": "degrade"
+             * @description The completeness of the scores. With "on_failure": "degrade", some or all may be missing.
              * @enum {string}
              */
             status: "complete" | "partial" | "retrieval_only";
             /**
              * Stop Reason
-             * @description the reason why no more calls were made
+             * @description The reason why no more calls were made.
              * @enum {string}
              */
             stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
-             * @description number of documents in the request
+             * @description The number of documents in the request.
              */
             documents: number;
             /**
              * Budget
-             * @description the budget B in force
+             * @description The budget B in force.
              */
             budget: number;
             /**
              * Cross Encoder Calls
-             * @description documents that the cross-encoder scored for this request
+             * @description Documents that the cross-encoder scored for this request.
              */
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description scores from the cache, or from another request at the same time
+             * @description Scores from the cache, or from another request at the same time.
              */
             cached_scores: number;
             /**
              * Reused Scores
-             * @description scores known from earlier requests, which replaced as many calls
+             * @description Scores known from earlier requests, which replaced as many calls.
              */
             reused_scores: number;
             /**
              * Trips
-             * @description requests to the scorer
+             * @description Requests to the scorer.
              */
             trips: number;
             /**
              * Inferred
-             * @description indexes of the results whose score is expected, not the cross-encoder's
+             * @description Indexes of the results whose score is expected, not the cross-encoder's.
              */
             inferred: number[];
             /**
              * Relevance
-             * @description with 'boost': relevance without boosts, by index
+             * @description The relevance without boosts, by index, with 'boost'.
              */
             relevance?: {
                 [key: string]: number;
             } | null;
             /**
              * Expected Loss
-             * @description share of the best k documents' relevance that is expected to be missed
+             * @description The share of the best k documents' relevance that is expected to be missed.
              */
             expected_loss: number;
             /**
              * Calibration
-             * @description the time when the calibration in use was made
+             * @description The time when the calibration in use was made.
              */
             calibration?: string | null;
             /**
              * Policy
-             * @description the policy in force, whose defaults the request has
+             * @description The policy in force, whose defaults the request has.
              */
             policy: string;
             /**
              * Timings Ms
-             * @description milliseconds by stage, and in total
+             * @description Milliseconds by stage, and in total.
              */
             timings_ms: {
                 [key: string]: number;
             };
-            /** @description the tokens of a language model that scores */
+            /** @description The tokens of a language model that scores. */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
-             * @description warnings for the caller
+             * @description Warnings for the caller.
              */
             warnings: components["schemas"]["AnswerWarning"][];
         };
@@ -696,12 +696,12 @@ export interface components {
         DocumentPage: {
             /**
              * Documents
-             * @description the documents of this page
+             * @description The documents of this page.
              */
             documents: components["schemas"]["StoredDocument"][];
             /**
              * Next
-             * @description the 'after' of the next page; null for the last one
+             * @description The 'after' of the next page, or null for the last one.
              */
             next: string | null;
         };
@@ -712,22 +712,22 @@ export interface components {
         ExpectedRecall: {
             /**
              * Expected
-             * @description the expected share
+             * @description The expected share.
              */
             expected: number;
             /**
              * Low
-             * @description lower end of the interval that holds the share in four cases of five
+             * @description The lower end of the interval that holds the share in four cases of five.
              */
             low: number;
             /**
              * High
-             * @description upper end of the interval
+             * @description The upper end of the interval.
              */
             high: number;
             /**
              * Probability
-             * @description with 'objective': the probability that the share is at least 'find'
+             * @description The probability that the share is at least 'find', with 'objective'.
              */
             probability?: number | null;
         };
@@ -738,38 +738,38 @@ export interface components {
         ExplainedCall: {
             /**
              * Id
-             * @description the id of the scored document
+             * @description The id of the scored document.
              */
             id: string;
             /**
              * Query
-             * @description with 'queries': the position of the query, counted from 0
+             * @description The position of the query, counted from 0, with 'queries'.
              * @default null
              */
             query?: number | null;
             /**
              * Retrieval Rank
-             * @description the rank in the pool; 1 is the first document
+             * @description The rank in the pool. 1 is the first document.
              */
             retrieval_rank: number;
             /**
              * Rival
-             * @description the other document of the contested pair; null if there is no pair
+             * @description The other document of the contested pair, or null if there is no pair.
              */
             rival: string | null;
             /**
              * Gap
-             * @description standardized boundary gap to the rival
+             * @description The standardized boundary gap to the rival.
              */
             gap: number | null;
             /**
              * Value
-             * @description the maximised value if there is no rival; null if no value was maximised
+             * @description The maximised value if there is no rival, or null if no value was maximised.
              */
             value: number | null;
             /**
              * Score
-             * @description the score, in [0, 1]
+             * @description The score, in [0, 1].
              */
             score: number;
         };
@@ -780,32 +780,32 @@ export interface components {
         ExplainedPool: {
             /**
              * Ids
-             * @description the ids of the documents
+             * @description The ids of the documents.
              */
             ids: string[];
             /**
              * Retrieval Scores
-             * @description the scores of the first stage
+             * @description The scores of the first stage.
              */
             retrieval_scores: number[];
             /**
              * First Relevance
-             * @description the relevance before the first call; null if unknown or deleted
+             * @description The relevance before the first call, or null if it is unknown or the document is deleted.
              */
             first_relevance: (number | null)[];
             /**
              * First Std
-             * @description its posterior standard deviation before the first call; 0 if the score was known
+             * @description Its posterior standard deviation before the first call, which is 0 if the score was known.
              */
             first_std: (number | null)[];
             /**
              * Relevance
-             * @description the final relevance; null if unknown or deleted
+             * @description The final relevance, or null if it is unknown or the document is deleted.
              */
             relevance: (number | null)[];
             /**
              * Std
-             * @description its posterior standard deviation; 0 if scored
+             * @description Its posterior standard deviation, which is 0 if the document is scored.
              */
             std: (number | null)[];
         };
@@ -816,17 +816,17 @@ export interface components {
         ExplainedRound: {
             /**
              * Round
-             * @description the number of the round, counted from 1
+             * @description The number of the round, counted from 1.
              */
             round: number;
             /**
              * Calls
-             * @description the calls in the order in which they were chosen
+             * @description The calls in the order in which they were chosen.
              */
             calls: components["schemas"]["ExplainedCall"][];
             /**
              * Ids
-             * @description the set before the round, with 'explain': "pool"
+             * @description The set before the round, with "explain": "pool".
              */
             ids?: string[] | null;
         };
@@ -837,17 +837,17 @@ export interface components {
         FieldStatistics: {
             /**
              * Documents
-             * @description number of documents in the sample that have the field
+             * @description The number of documents in the sample that have the field.
              */
             documents: number;
             /**
              * Values
-             * @description number of different values in the sample
+             * @description The number of different values in the sample.
              */
             values: number;
             /**
              * Examples
-             * @description at most five of its values
+             * @description At most five of its values.
              */
             examples: unknown[];
         };
@@ -858,12 +858,12 @@ export interface components {
         Health: {
             /**
              * Status
-             * @description ok, starting, unready, draining or failed
+             * @description The status: ok, starting, unready, draining, or failed.
              */
             status: string;
             /**
              * Detail
-             * @description the reason why it does not work
+             * @description The reason why the process does not work.
              */
             detail?: string | null;
         };
@@ -874,19 +874,19 @@ export interface components {
         IndexArtifacts: {
             /**
              * Description
-             * @description a description, for people and language models that choose an index
+             * @description A description, for people and language models that choose an index.
              * @default null
              */
             description?: string | null;
             /**
              * Distinct
-             * @description selections have one document for each value of this field, unless a request says otherwise
+             * @description A field of the metadata. Selections have one document for each of its values, unless a request says otherwise.
              * @default null
              */
             distinct?: string | null;
             /**
              * Calibration
-             * @description the map from relevance to a probability, as `boundarymorph calibrate` makes it
+             * @description The map from relevance to a probability, as `boundarymorph calibrate` makes it.
              * @default null
              */
             calibration?: {
@@ -965,12 +965,12 @@ export interface components {
         IndexList: {
             /**
              * Indexes
-             * @description the indexes in the order of their names
+             * @description The indexes in the order of their names.
              */
             indexes: components["schemas"]["IndexDescription"][];
             /**
              * Unreadable
-             * @description indexes that exist and cannot be read now; no other index is missing
+             * @description Indexes that exist and cannot be read now. No other index is missing.
              * @default []
              */
             unreadable?: components["schemas"]["UnreadableIndex"][];
@@ -1041,22 +1041,22 @@ export interface components {
             structure?: components["schemas"]["StructureDescription"] | null;
             /**
              * Sampled
-             * @description number of documents in the sample: the first by id; in a store, any documents
+             * @description The number of documents in the sample. These are the first by id or, in a store, any documents.
              */
             sampled: number;
             /**
              * Characters Mean
-             * @description mean length of title and text in the sample; 0 if it is empty
+             * @description The mean length of title and text in the sample, or 0 if it is empty.
              */
             characters_mean: number;
             /**
              * Characters Most
-             * @description length of the longest title and text in the sample
+             * @description The length of the longest title and text in the sample.
              */
             characters_most: number;
             /**
              * Fields
-             * @description the most frequent fields of the metadata in the sample
+             * @description The most frequent fields of the metadata in the sample.
              */
             fields: {
                 [key: string]: components["schemas"]["FieldStatistics"];
@@ -1069,12 +1069,12 @@ export interface components {
         LanguageModelUsage: {
             /**
              * Input Tokens
-             * @description tokens read, as counted by the model's server
+             * @description The tokens that were read, as the model's server counts them.
              */
             input_tokens: number;
             /**
              * Output Tokens
-             * @description tokens written
+             * @description The tokens that were written.
              */
             output_tokens: number;
         };
@@ -1083,15 +1083,15 @@ export interface components {
          * @description Figures about the request that clients of Cohere read.
          */
         Meta: {
-            /** @description the version of the path */
+            /** @description The version of the path. */
             api_version: components["schemas"]["ApiVersion"];
-            /** @description the units by Cohere's rule; nothing is billed */
+            /** @description The units by Cohere's rule. Nothing is billed. */
             billed_units: components["schemas"]["BilledUnits"];
-            /** @description estimated tokens */
+            /** @description Estimated tokens. */
             tokens: components["schemas"]["Tokens"];
             /**
              * Warnings
-             * @description warnings for the caller
+             * @description Warnings for the caller.
              */
             warnings?: string[] | null;
         };
@@ -1100,35 +1100,35 @@ export interface components {
          * @description The results, best first.
          */
         MixedbreadAnswer: {
-            /** @description estimated tokens */
+            /** @description Estimated tokens. */
             usage: components["schemas"]["TokenUsage"];
-            /** @description the cost and the circumstances of the ranking */
+            /** @description The cost and the circumstances of the ranking. */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Object
-             * @description always list
+             * @description Always list.
              * @default list
              * @constant
              */
             object?: "list";
             /**
              * Model
-             * @description the cross-encoder, with everything that its scores depend on
+             * @description The cross-encoder, with everything that its scores depend on.
              */
             model: string;
             /**
              * Data
-             * @description the results, best first; equal scores in the order of the request
+             * @description The results, best first. Equal scores are in the order of the request.
              */
             data: components["schemas"]["MixedbreadRank"][];
             /**
              * Top K
-             * @description the number of results
+             * @description The number of results.
              */
             top_k: number;
             /**
              * Return Input
-             * @description as in the request
+             * @description As in the request.
              */
             return_input: boolean;
         };
@@ -1139,27 +1139,27 @@ export interface components {
         MixedbreadRank: {
             /**
              * Index
-             * @description position of the document in the request, from 0
+             * @description The position of the document in the request, from 0.
              */
             index: number;
             /**
              * Score
-             * @description the cross-encoder's score, or the expected score, in [0, 1]
+             * @description The cross-encoder's score, or the expected score, in [0, 1].
              */
             score: number;
             /**
              * Input
-             * @description the document, with return_input
+             * @description The document, with return_input.
              */
             input?: string | {
                 [key: string]: unknown;
             } | null;
             /**
              * Group
-             * @description with 'distinct' by a field: the field's value, if the document has it
+             * @description The value of the field of 'distinct', if the document has it.
              */
             group?: unknown;
-            /** @description the best passage of a document that is longer than the window */
+            /** @description The best passage of a document that is longer than the window. */
             passage?: components["schemas"]["PassageOfDocument"] | null;
         };
         /**
@@ -1169,32 +1169,32 @@ export interface components {
         ModelCard: {
             /**
              * Id
-             * @description the name
+             * @description The name.
              */
             id: string;
             /**
              * Object
-             * @description always model
+             * @description Always model.
              * @default model
              * @constant
              */
             object?: "model";
             /**
              * Created
-             * @description always 0, as the time is unknown
+             * @description Always 0, as the time is unknown.
              * @default 0
              */
             created?: number;
             /**
              * Owned By
-             * @description always boundarymorph
+             * @description Always boundarymorph.
              * @default boundarymorph
              * @constant
              */
             owned_by?: "boundarymorph";
             /**
              * Capabilities
-             * @description always rerank
+             * @description Always rerank.
              * @default [
              *       "rerank"
              *     ]
@@ -1208,14 +1208,14 @@ export interface components {
         Models: {
             /**
              * Object
-             * @description always list
+             * @description Always list.
              * @default list
              * @constant
              */
             object?: "list";
             /**
              * Data
-             * @description the cross-encoder, and then the policies
+             * @description The cross-encoder, and then the policies.
              */
             data: components["schemas"]["ModelCard"][];
         };
@@ -1226,27 +1226,27 @@ export interface components {
         NextDocument: {
             /**
              * Id
-             * @description the document's id in its index or pool
+             * @description The document's id in its index or pool.
              */
             id: string;
             /**
              * Probability
-             * @description the probability that it reaches 'min_relevance'
+             * @description The probability that it reaches 'min_relevance'.
              */
             probability: number;
             /**
              * Text
-             * @description the document's text, with 'return_documents'
+             * @description The document's text, with 'return_documents'.
              */
             text?: string | null;
             /**
              * Title
-             * @description the document's title, with 'return_documents'
+             * @description The document's title, with 'return_documents'.
              */
             title?: string | null;
             /**
              * Metadata
-             * @description the document's metadata, with 'return_documents'
+             * @description The document's metadata, with 'return_documents'.
              */
             metadata?: {
                 [key: string]: unknown;
@@ -1257,13 +1257,13 @@ export interface components {
          * @description All passages, best first.
          */
         NimAnswer: {
-            /** @description estimated tokens */
+            /** @description Estimated tokens. */
             usage: components["schemas"]["TokenUsage"];
-            /** @description the cost and the circumstances of the ranking */
+            /** @description The cost and the circumstances of the ranking. */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Rankings
-             * @description the passages, best first; equal logits in the order of the request
+             * @description The passages, best first. Equal logits are in the order of the request.
              */
             rankings: components["schemas"]["NimRank"][];
         };
@@ -1274,24 +1274,24 @@ export interface components {
         NimError: {
             /**
              * Object
-             * @description always error
+             * @description Always error.
              * @default error
              * @constant
              */
             object?: "error";
             /**
              * Message
-             * @description the problem, and what to do about it
+             * @description The problem, and what to do about it.
              */
             message: string;
             /**
              * Detail
-             * @description the same sentence
+             * @description The same sentence.
              */
             detail: string;
             /**
              * Type
-             * @description the kind of error, in a word
+             * @description The kind of error, in a word.
              */
             type: string;
         };
@@ -1302,12 +1302,12 @@ export interface components {
         NimRank: {
             /**
              * Index
-             * @description position of the passage in the request, from 0
+             * @description The position of the passage in the request, from 0.
              */
             index: number;
             /**
              * Logit
-             * @description log-odds of the score
+             * @description Log-odds of the score.
              */
             logit: number;
         };
@@ -1318,19 +1318,19 @@ export interface components {
         PartHealth: {
             /**
              * Status
-             * @description whether it answered its last probe
+             * @description Whether the part answered its last probe.
              * @enum {string}
              */
             status: "ok" | "away";
             /**
              * Since
              * Format: date-time
-             * @description time since which it has this status
+             * @description The time since which the part has this status.
              */
             since: string;
             /**
              * Detail
-             * @description the reason why it does not answer, for callers that may read it
+             * @description The reason why the part does not answer, for callers that may read it.
              */
             detail?: string | null;
         };
@@ -1341,17 +1341,17 @@ export interface components {
         PassageOfDocument: {
             /**
              * Start
-             * @description the position of its first character in the document's text
+             * @description The position of its first character in the document's text.
              */
             start: number;
             /**
              * End
-             * @description the position after its last character
+             * @description The position after its last character.
              */
             end: number;
             /**
              * Text
-             * @description the text that was scored, after the title
+             * @description The text that was scored, after the title.
              */
             text: string;
         };
@@ -1364,22 +1364,22 @@ export interface components {
         Ready: {
             /**
              * Status
-             * @description ok, starting, unready, draining or failed
+             * @description The status: ok, starting, unready, draining, or failed.
              */
             status: string;
             /**
              * Detail
-             * @description the reason why it does not work
+             * @description The reason why the process does not work.
              */
             detail?: string | null;
             /**
              * Parts
-             * @description the parts that the process needs, by name
+             * @description The parts that the process needs, by name.
              */
             parts?: {
                 [key: string]: components["schemas"]["PartHealth"];
             };
-            /** @description the scorer in use, for callers that may read details */
+            /** @description The scorer in use, for callers that may read details. */
             scorer?: components["schemas"]["ScorerInUse"] | null;
         };
         /**
@@ -1389,17 +1389,17 @@ export interface components {
         RelevantSpan: {
             /**
              * Start
-             * @description the position of its first character, counted from 0
+             * @description The position of its first character, counted from 0.
              */
             start: number;
             /**
              * End
-             * @description the position after its last character
+             * @description The position after its last character.
              */
             end: number;
             /**
              * Score
-             * @description its relevance in [0, 1]
+             * @description Its relevance in [0, 1].
              */
             score: number;
         };
@@ -1408,38 +1408,38 @@ export interface components {
          * @description The results, best first, with the fields that clients of each dialect expect.
          */
         RerankAnswer: {
-            /** @description estimated tokens */
+            /** @description Estimated tokens. */
             usage: components["schemas"]["TokenUsage"];
-            /** @description the cost and the circumstances of the ranking */
+            /** @description The cost and the circumstances of the ranking. */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Id
-             * @description the id of this answer
+             * @description The id of this answer.
              */
             id: string;
             /**
              * Object
-             * @description always rerank
+             * @description Always rerank.
              * @default rerank
              * @constant
              */
             object?: "rerank";
             /**
              * Model
-             * @description the cross-encoder, with everything that its scores depend on
+             * @description The cross-encoder, with everything that its scores depend on.
              */
             model: string;
             /**
              * Created
-             * @description time of the answer, in seconds since 1970
+             * @description The time of the answer, in seconds since 1970.
              */
             created: number;
             /**
              * Results
-             * @description the results, best first; equal scores in the order of the request
+             * @description The results, best first. Equal scores are in the order of the request.
              */
             results: components["schemas"]["RerankResult"][];
-            /** @description figures for clients of Cohere */
+            /** @description Figures for clients of Cohere. */
             meta: components["schemas"]["Meta"];
         };
         /**
@@ -1449,24 +1449,24 @@ export interface components {
         RerankError: {
             /**
              * Message
-             * @description the problem, and what to do about it
+             * @description The problem, and what to do about it.
              */
             message: string;
             /**
              * Detail
-             * @description the same sentence
+             * @description The same sentence.
              */
             detail: string;
             /**
              * Error
-             * @description `message`, `type`, and `param` of the error, and its status as `code`
+             * @description `message`, `type`, and `param` of the error, and its status as `code`.
              */
             error: {
                 [key: string]: unknown;
             };
             /**
              * Type
-             * @description the kind of problem, which is stable: urn:boundarymorph:problem: and a name
+             * @description The kind of problem, which is stable: urn:boundarymorph:problem: and a name.
              */
             type: string;
         };
@@ -1477,31 +1477,31 @@ export interface components {
         RerankResult: {
             /**
              * Index
-             * @description position of the document in the request, from 0
+             * @description The position of the document in the request, from 0.
              */
             index: number;
             /**
              * Relevance Score
-             * @description the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores
+             * @description The cross-encoder's score, or the expected score, in [0, 1]. With raw_scores it is in log-odds.
              */
             relevance_score: number;
             /**
              * Document
-             * @description the document, with return_documents; for Infinity and Voyage the bare text
+             * @description The document, with return_documents. For Infinity and Voyage it is the bare text.
              */
             document?: {
                 [key: string]: unknown;
             } | string | null;
             /**
              * Group
-             * @description with 'distinct' by a field: the field's value, if the document has it
+             * @description The value of the field of 'distinct', if the document has it.
              */
             group?: unknown;
-            /** @description the best passage of a document that is longer than the window */
+            /** @description The best passage of a document that is longer than the window. */
             passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Relevant Spans
-             * @description with relevant_spans: the most relevant parts of the text that was read, best first
+             * @description The most relevant parts of the text that was read, best first, with relevant_spans.
              */
             relevant_spans?: components["schemas"]["RelevantSpan"][] | null;
         };
@@ -1512,12 +1512,12 @@ export interface components {
         ScorerInUse: {
             /**
              * Model
-             * @description the full name of its model; null while it is unknown
+             * @description The full name of its model, or null while it is unknown.
              */
             model: string | null;
             /**
              * Trust
-             * @description how far its scores are trusted beside similarity and words; docs/models.md says what it changes
+             * @description The trust in its scores beside similarity and words. docs/models.md says what it changes.
              * @enum {string}
              */
             trust: "weak" | "normal" | "strong";
@@ -1529,114 +1529,114 @@ export interface components {
         SelectResponse: {
             /**
              * Id
-             * @description the id of this answer
+             * @description The id of this answer.
              */
             id: string;
             /**
              * Documents
-             * @description the set, most relevant first
+             * @description The set, most relevant first.
              */
             documents: components["schemas"]["SelectedDocument"][];
             /**
              * Pool Size
-             * @description the number of candidates N
+             * @description The number of candidates N.
              */
             pool_size: number;
             /**
              * K
-             * @description the k in force; null if 'max_tokens' or 'objective' was given
+             * @description The k in force, or null with 'max_tokens' or 'objective'.
              */
             k: number | null;
             /**
              * Max Tokens
-             * @description the limit in tokens; null if 'k' counts
+             * @description The limit in tokens, or null if 'k' counts.
              */
             max_tokens: number | null;
             /**
              * Min Relevance
-             * @description the least relevance; null, if not given, returns k documents
+             * @description The least relevance in force, or null if there is no least relevance.
              */
             min_relevance: number | null;
             /**
              * Relevance
-             * @description the kind of relevance: the judgement expected of people, or the score
+             * @description The kind of relevance: the judgement expected of people, or the score.
              * @default scorer
              * @enum {string}
              */
             relevance?: "human" | "scorer";
             /**
              * Calibration
-             * @description the time when the calibration in use was made, or 'shipped' for the map of the embedded scorer; null if relevance is not calibrated
+             * @description The time when the calibration in use was made, or 'shipped' for the map of the embedded scorer. It is null if relevance is not calibrated.
              */
             calibration?: string | null;
-            /** @description the scorer in use */
+            /** @description The scorer in use. */
             scorer?: components["schemas"]["ScorerInUse"] | null;
             /**
              * Policy
-             * @description the policy in force, whose defaults the request has
+             * @description The policy in force, whose defaults the request has.
              * @default default
              */
             policy?: string;
             /**
              * Method
-             * @description the method in force
+             * @description The method in force.
              */
             method: string;
             /**
              * Vectors
-             * @description the source of the documents' vectors: given in the request, the service's encoder, the words (lexical), the index; none if only an order was needed
+             * @description The source of the documents' vectors: given in the request, the service's encoder, the words (lexical), or the index. The source is 'none' if only an order was needed.
              * @enum {string}
              */
             vectors: "given" | "encoder" | "lexical" | "index" | "none";
-            /** @description the cost */
+            /** @description The cost. */
             usage: components["schemas"]["Usage"];
             /**
              * Status
-             * @description partial: fewer scores than asked for, as time or the scorer ran out; retrieval_only: no scores
+             * @description The completeness of the scores. With partial, there are fewer than asked for, as time or the scorer failed. With retrieval_only, there are no scores.
              * @enum {string}
              */
             status: "complete" | "partial" | "retrieval_only";
             /**
              * Stop Reason
-             * @description the reason why no more calls were made
+             * @description The reason why no more calls were made.
              * @enum {string}
              */
             stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
-             * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: 1 minus the set's expected F1
+             * @description The share of the best set's relevance that the set is expected to miss. It is 0 if every document fits. With 'min_relevance', if k is not the limit, it is 1 minus the set's expected F1.
              */
             expected_loss: number;
-            /** @description with 'min_relevance': the expected recall of the set; null if no document can reach it */
+            /** @description The expected recall of the set, with 'min_relevance'. It is null if no document can reach it. */
             recall?: components["schemas"]["ExpectedRecall"] | null;
             /**
              * Answerable
-             * @description the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without one; null if nothing is known. With 'queries': the largest probability of a query
+             * @description The probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without it. It is null if nothing is known. With 'queries', it is the largest probability of a query.
              */
             answerable?: number | null;
             /**
              * Next
-             * @description with 'objective': the documents without a score that are most likely to be relevant, for callers that read them and send 'known_scores'; empty once enough is found
+             * @description The documents without a score that are most likely to be relevant, with 'objective', for callers that read them and send 'known_scores'. It is empty once enough is found.
              */
             next?: components["schemas"]["NextDocument"][] | null;
             /**
              * Timings Ms
-             * @description milliseconds by stage, and in total
+             * @description Milliseconds by stage, and in total.
              */
             timings_ms: {
                 [key: string]: number;
             };
             /**
              * Warnings
-             * @description warnings for the caller
+             * @description Warnings for the caller.
              */
             warnings: components["schemas"]["AnswerWarning"][];
             /**
              * Rounds
-             * @description all rounds, with 'explain'
+             * @description All rounds, with 'explain'.
              */
             rounds?: components["schemas"]["ExplainedRound"][] | null;
-            /** @description the candidates, with 'explain': "pool" */
+            /** @description The candidates, with "explain": "pool". */
             pool?: components["schemas"]["ExplainedPool"] | null;
         };
         /**
@@ -1650,87 +1650,87 @@ export interface components {
         SelectedDocument: {
             /**
              * Id
-             * @description the document's id in its index or pool
+             * @description The document's id in its index or pool.
              */
             id: string;
             /**
              * Rank
-             * @description the rank in the set; 1 is the most relevant document
+             * @description The rank in the set. 1 is the most relevant document.
              */
             rank: number;
             /**
              * Relevance
-             * @description the relevance, in [0, 1]
+             * @description The relevance, in [0, 1].
              */
             relevance: number;
             /**
              * Std
-             * @description posterior standard deviation; 0 if scored
+             * @description The posterior standard deviation, which is 0 if the document is scored.
              */
             std: number;
             /**
              * Value
-             * @description with boosts: the relevance times the document's boosts; it ranks the set
+             * @description The relevance times the document's boosts, which ranks the set, with boosts.
              */
             value?: number | null;
             /**
              * Source
-             * @description whether 'relevance' was scored or inferred
+             * @description Whether 'relevance' was scored or inferred.
              * @enum {string}
              */
             source: "cross_encoder" | "posterior";
             /**
              * Cross Encoder Score
-             * @description the cross-encoder's score; null if it was not scored
+             * @description The cross-encoder's score, or null if the document was not scored.
              */
             cross_encoder_score: number | null;
             /**
              * Retrieval Rank
-             * @description the rank in the pool; 1 is the first document
+             * @description The rank in the pool. 1 is the first document.
              */
             retrieval_rank: number;
             /**
              * Retrieval Score
-             * @description the score of the first stage
+             * @description The score of the first stage.
              */
             retrieval_score: number;
             /**
              * Query
-             * @description with 'queries': the position, from 0, of the query it answers best
+             * @description The position, from 0, of the query that the document answers best, with 'queries'.
              */
             query?: number | null;
             /**
              * Relevances
-             * @description with 'queries': the relevance to each query; null if the document is not among its candidates
+             * @description The relevance to each query, or null if the document is not among its candidates, with 'queries'.
              */
             relevances?: (number | null)[] | null;
             /**
              * Group
-             * @description with 'distinct' by a field: the field's value; null if it is missing
+             * @description The value of the field of 'distinct', or null if it is missing.
              */
             group?: unknown;
-            /** @description the most relevant passage of a document that is longer than the scorer's window */
+            /** @description The most relevant passage of a document that is longer than the scorer's window. */
             passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Text
-             * @description the document's text, with 'return_documents'
+             * @description The document's text, with 'return_documents'.
              */
             text?: string | null;
             /**
              * Title
-             * @description the document's title, with 'return_documents'
+             * @description The document's title, with 'return_documents'.
              */
             title?: string | null;
             /**
              * Metadata
-             * @description the document's metadata, with 'return_documents'
+             * @description The document's metadata, with 'return_documents'.
              */
             metadata?: {
                 [key: string]: unknown;
             } | null;
             /**
              * Relevant Spans
-             * @description the relevant parts of 'text', if the scorer names them and was asked in this request
+             * @description The relevant parts of 'text', if the scorer names them and was asked in this request.
              */
             relevant_spans?: components["schemas"]["RelevantSpan"][] | null;
         };
@@ -1741,22 +1741,22 @@ export interface components {
         StoredDocument: {
             /**
              * Id
-             * @description the document's id, unique in the index
+             * @description The document's id, unique in the index.
              */
             id: string;
             /**
              * Text
-             * @description the text as it was uploaded
+             * @description The text as it was uploaded.
              */
             text: string;
             /**
              * Title
-             * @description the title; null if the document has none
+             * @description The title, or null if the document has no title.
              */
             title: string | null;
             /**
              * Metadata
-             * @description the metadata as it was uploaded
+             * @description The metadata as it was uploaded.
              */
             metadata: {
                 [key: string]: unknown;
@@ -1802,12 +1802,12 @@ export interface components {
         TeiError: {
             /**
              * Error
-             * @description the problem, and what to do about it
+             * @description The problem, and what to do about it.
              */
             error: string;
             /**
              * Error Type
-             * @description the kind of error, in TEI's terms
+             * @description The kind of error, in TEI's terms.
              * @enum {string}
              */
             error_type: "Unhealthy" | "Backend" | "Overloaded" | "Validation" | "Tokenizer" | "Empty";
@@ -1819,23 +1819,23 @@ export interface components {
         TeiInfo: {
             /**
              * Model Id
-             * @description the cross-encoder, with everything that its scores depend on
+             * @description The cross-encoder, with everything that its scores depend on.
              */
             model_id: string;
             /**
              * Model Sha
-             * @description part of model_id, if known
+             * @description Part of model_id, if known.
              */
             model_sha?: string | null;
             /**
              * Model Dtype
-             * @description part of model_id, if known
+             * @description Part of model_id, if known.
              * @default unknown
              */
             model_dtype?: string;
             /**
              * Model Type
-             * @description reranker, with its only label
+             * @description Reranker, with its only label.
              */
             model_type: {
                 [key: string]: {
@@ -1844,44 +1844,44 @@ export interface components {
             };
             /**
              * Max Concurrent Requests
-             * @description most requests that may run or wait
+             * @description The most requests that may run or wait.
              */
             max_concurrent_requests: number;
             /**
              * Max Input Length
-             * @description most tokens of a query and a text together
+             * @description The most tokens of a query and a text together.
              */
             max_input_length: number;
             /**
              * Max Batch Tokens
-             * @description tokens of a full batch of pairs
+             * @description Tokens of a full batch of pairs.
              */
             max_batch_tokens: number;
             /**
              * Max Batch Requests
-             * @description always null, as there is no such limit
+             * @description Always null, as there is no such limit.
              */
             max_batch_requests?: number | null;
             /**
              * Max Client Batch Size
-             * @description most texts in one request
+             * @description The most texts in one request.
              */
             max_client_batch_size: number;
             /**
              * Auto Truncate
-             * @description whether texts that are too long are cut
+             * @description Whether texts that are too long are cut.
              * @default true
              */
             auto_truncate?: boolean;
             /**
              * Tokenization Workers
-             * @description always 1
+             * @description Always 1.
              * @default 1
              */
             tokenization_workers?: number;
             /**
              * Version
-             * @description the version of this service
+             * @description The version of this service.
              * @default 0.1.0
              */
             version?: string;
@@ -1893,17 +1893,17 @@ export interface components {
         TeiRank: {
             /**
              * Index
-             * @description position of the text in the request, from 0
+             * @description The position of the text in the request, from 0.
              */
             index: number;
             /**
              * Score
-             * @description the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores
+             * @description The cross-encoder's score, or the expected score, in [0, 1]. With raw_scores it is in log-odds.
              */
             score: number;
             /**
              * Text
-             * @description the text, with return_text
+             * @description The text, with return_text.
              */
             text?: string | null;
         };
@@ -1914,12 +1914,12 @@ export interface components {
         TokenUsage: {
             /**
              * Prompt Tokens
-             * @description tokens of queries and documents
+             * @description Tokens of queries and documents.
              */
             prompt_tokens: number;
             /**
              * Total Tokens
-             * @description the same number
+             * @description The same number.
              */
             total_tokens: number;
         };
@@ -1930,12 +1930,12 @@ export interface components {
         Tokens: {
             /**
              * Input Tokens
-             * @description tokens that the cross-encoder read
+             * @description Tokens that the cross-encoder read.
              */
             input_tokens: number;
             /**
              * Output Tokens
-             * @description always 0
+             * @description Always 0.
              */
             output_tokens: number;
         };
@@ -1946,17 +1946,17 @@ export interface components {
         UnreadableIndex: {
             /**
              * Name
-             * @description the name of the index, as in the URLs of its routes
+             * @description The name of the index, as in the URLs of its routes.
              */
             name: string;
             /**
              * Type
-             * @description the type of the problem that its routes answer with
+             * @description The type of the problem that its routes answer with.
              */
             type: string;
             /**
              * Detail
-             * @description the problem
+             * @description The problem.
              */
             detail: string;
         };
@@ -1967,12 +1967,12 @@ export interface components {
         UploadProblem: {
             /**
              * Line
-             * @description number of the line or element, counted from 1
+             * @description The number of the line or element, counted from 1.
              */
             line: number;
             /**
              * Reason
-             * @description the reason why it was skipped
+             * @description The reason why it was skipped.
              */
             reason: string;
         };
@@ -1983,42 +1983,42 @@ export interface components {
         UploadReport: {
             /**
              * Added
-             * @description new documents
+             * @description New documents.
              */
             added: number;
             /**
              * Updated
-             * @description documents that replaced one with the same id
+             * @description Documents that replaced one with the same id.
              */
             updated: number;
             /**
              * Unchanged
-             * @description documents that existed already with the same content
+             * @description Documents that existed already with the same content.
              */
             unchanged: number;
             /**
              * Superseded
-             * @description documents whose id came again later in the upload
+             * @description Documents whose id came again later in the upload.
              */
             superseded: number;
             /**
              * Skipped
-             * @description lines that are not a valid document
+             * @description Lines that are not a valid document.
              */
             skipped: number;
             /**
              * Truncated
-             * @description documents cut to the encoder's maximum length for embedding
+             * @description Documents cut to the encoder's maximum length for embedding.
              */
             truncated: number;
             /**
              * Problems
-             * @description the first skipped lines
+             * @description The first skipped lines.
              */
             problems: components["schemas"]["UploadProblem"][];
             /**
              * Unknown Fields
-             * @description unknown fields, perhaps misspelled, and how many documents had them
+             * @description Unknown fields, which may be misspelled, and the number of documents with them.
              */
             unknown_fields: {
                 [key: string]: number;
@@ -2031,47 +2031,47 @@ export interface components {
         Usage: {
             /**
              * Budget
-             * @description the budget B in force
+             * @description The budget B in force.
              */
             budget: number;
             /**
              * Cross Encoder Calls
-             * @description pairs that the cross-encoder scored for this request
+             * @description Pairs that the cross-encoder scored for this request.
              */
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description pairs whose score came from the cache, or from another request at the same time
+             * @description Pairs whose score came from the cache, or from another request at the same time.
              */
             cached_scores: number;
             /**
              * Rounds
-             * @description rounds in which the scores came
+             * @description The number of rounds.
              */
             rounds: number;
             /**
              * Trips
-             * @description requests to the scorer; a round whose scores are all cached needs none
+             * @description The number of requests to the scorer. A round whose scores are all cached needs no request.
              */
             trips: number;
             /**
              * Reused Scores
-             * @description scores known from earlier requests, which replaced as many calls
+             * @description Scores known from earlier requests, which replaced as many calls.
              */
             reused_scores: number;
             /**
              * Truncated Documents
-             * @description scored documents that were cut to fit the cross-encoder
+             * @description Scored documents that were cut to fit the cross-encoder.
              */
             truncated_documents: number;
             /**
              * Expected Gain
-             * @description the relevance that further calls are expected to bring, as a share of the best set's, by the number of calls
+             * @description The relevance that further calls are expected to bring, by the number of calls, as a share of the best set's.
              */
             expected_gain?: {
                 [key: string]: number;
             };
-            /** @description the tokens of a language model that scores */
+            /** @description The tokens of a language model that scores. */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
@@ -2079,42 +2079,42 @@ export interface components {
          * @description The results, best first, also under the name that clients of Voyage read.
          */
         VoyageAnswer: {
-            /** @description estimated tokens */
+            /** @description Estimated tokens. */
             usage: components["schemas"]["TokenUsage"];
-            /** @description the cost and the circumstances of the ranking */
+            /** @description The cost and the circumstances of the ranking. */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Id
-             * @description the id of this answer
+             * @description The id of this answer.
              */
             id: string;
             /**
              * Object
-             * @description always rerank
+             * @description Always rerank.
              * @default rerank
              * @constant
              */
             object?: "rerank";
             /**
              * Model
-             * @description the cross-encoder, with everything that its scores depend on
+             * @description The cross-encoder, with everything that its scores depend on.
              */
             model: string;
             /**
              * Created
-             * @description time of the answer, in seconds since 1970
+             * @description The time of the answer, in seconds since 1970.
              */
             created: number;
             /**
              * Results
-             * @description the results, best first; equal scores in the order of the request
+             * @description The results, best first. Equal scores are in the order of the request.
              */
             results: components["schemas"]["RerankResult"][];
-            /** @description figures for clients of Cohere */
+            /** @description Figures for clients of Cohere. */
             meta: components["schemas"]["Meta"];
             /**
              * Data
-             * @description the same results
+             * @description The same results.
              */
             data: components["schemas"]["RerankResult"][];
         };
@@ -2125,12 +2125,12 @@ export interface components {
         WeaviateAnswer: {
             /**
              * Query
-             * @description the query of the request
+             * @description The query of the request.
              */
             query: string;
             /**
              * Scores
-             * @description a score for each document
+             * @description A score for each document.
              */
             scores: components["schemas"]["WeaviateScore"][];
         };
@@ -2141,12 +2141,12 @@ export interface components {
         WeaviateScore: {
             /**
              * Document
-             * @description the text of the document
+             * @description The text of the document.
              */
             document: string;
             /**
              * Score
-             * @description the cross-encoder's score, or the expected score, in [0, 1]; 0 if min_relevance or distinct left the document out
+             * @description The cross-encoder's score, or the expected score, in [0, 1]. It is 0 if min_relevance or distinct left the document out.
              */
             score: number;
         };
@@ -2157,12 +2157,12 @@ export interface components {
         AskedQuery: {
             /**
              * Query
-             * @description one information need, in plain words
+             * @description One information need, in plain words.
              */
             query: string;
             /**
              * Weight
-             * @description factor of the relevance to this query
+             * @description The factor of the relevance to this query.
              * @default 1
              */
             weight?: number;
@@ -2174,139 +2174,139 @@ export interface components {
         BareRequest: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             query: string;
             /**
              * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             * @description One or more texts, or objects with a 'text' or with the rank_fields.
              */
             documents: (string | {
                 [key: string]: unknown;
             })[];
             /**
              * Top N
-             * @description number of results to return; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
+             * @description Whether documents that are longer than the model's window become passages, of which the best counts and is returned. The default is true where such documents are not an error. Calls, by default one for each document, are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description the name of a policy; other names are ignored, as the service has one model
+             * @description The name of a policy. Other names are ignored, as the service has one model.
              * @default null
              */
             model?: string | null;
             /**
              * Top K
-             * @description another name for top_n
+             * @description Another name for top_n.
              * @default null
              */
             top_k?: number | null;
             /**
              * Truncation
-             * @description false: texts that are too long for the model are an error; by default they are cut
+             * @description Whether texts that are too long for the model are cut, as by default. If false, they are an error.
              * @default null
              */
             truncation?: boolean | null;
             /**
              * Return Documents
-             * @description whether to return each document with its result
+             * @description Whether to return each document with its result.
              * @default null
              */
             return_documents?: boolean | null;
             /**
              * Rank Fields
-             * @description for documents that are objects: the fields to read, in this order
+             * @description The fields to read of documents that are objects, in this order.
              * @default null
              */
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description the most tokens that are read of a document, at four characters per token
+             * @description The most tokens that are read of a document, at four characters per token.
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description whether to return log-odds instead of scores in [0, 1]
+             * @description Whether to return log-odds instead of scores in [0, 1].
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's name: false is the same as raw_scores true
+             * @description vLLM's name: false means the same as raw_scores true.
              * @default null
              */
             use_activation?: boolean | null;
@@ -2318,7 +2318,7 @@ export interface components {
         BoostRule: {
             /**
              * Filter
-             * @description the documents that the rule is for, in the language of the request's 'filter'
+             * @description The documents that the rule applies to, in the language of the request's 'filter'.
              * @default null
              */
             filter?: {
@@ -2326,27 +2326,27 @@ export interface components {
             } | null;
             /**
              * Weight
-             * @description the factor; 1 changes nothing
+             * @description The factor. 1 changes nothing.
              * @default null
              */
             weight?: number | null;
             /**
-             * @description falls as a normal distribution does
+             * @description A boost that falls as a normal distribution does.
              * @default null
              */
             gauss?: components["schemas"]["DecayFunction"] | null;
             /**
-             * @description falls fastest at the origin
+             * @description A boost that falls fastest at the origin.
              * @default null
              */
             exp?: components["schemas"]["DecayFunction"] | null;
             /**
-             * @description falls steadily
+             * @description A boost that falls steadily.
              * @default null
              */
             linear?: components["schemas"]["DecayFunction"] | null;
             /**
-             * @description follows a number, such as the number of clicks
+             * @description A boost that follows a number, such as the number of clicks.
              * @default null
              */
             field_value_factor?: components["schemas"]["FactorFunction"] | null;
@@ -2358,144 +2358,144 @@ export interface components {
         CohereV2Request: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             query: string;
             /**
              * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             * @description One or more texts, or objects with a 'text' or with the rank_fields.
              */
             documents: (string | {
                 [key: string]: unknown;
             })[];
             /**
              * Top N
-             * @description number of results to return; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
+             * @description Whether documents that are longer than the model's window become passages, of which the best counts and is returned. The default is true where such documents are not an error. Calls, by default one for each document, are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description the name of a policy; other names are ignored, as the service has one model
+             * @description The name of a policy. Other names are ignored, as the service has one model.
              * @default null
              */
             model?: string | null;
             /**
              * Top K
-             * @description another name for top_n
+             * @description Another name for top_n.
              * @default null
              */
             top_k?: number | null;
             /**
              * Truncation
-             * @description false: texts that are too long for the model are an error; by default they are cut
+             * @description Whether texts that are too long for the model are cut, as by default. If false, they are an error.
              * @default null
              */
             truncation?: boolean | null;
             /**
              * Return Documents
-             * @description whether to return each document with its result
+             * @description Whether to return each document with its result.
              * @default null
              */
             return_documents?: boolean | null;
             /**
              * Rank Fields
-             * @description for documents that are objects: the fields to read, in this order
+             * @description The fields to read of documents that are objects, in this order.
              * @default null
              */
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description the most tokens that are read of a document, at four characters per token
+             * @description The most tokens that are read of a document, at four characters per token.
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description whether to return log-odds instead of scores in [0, 1]
+             * @description Whether to return log-odds instead of scores in [0, 1].
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's name: false is the same as raw_scores true
+             * @description vLLM's name: false means the same as raw_scores true.
              * @default null
              */
             use_activation?: boolean | null;
             /**
-             * @description the spans to return, if the scorer names relevant spans; known scores have no spans
+             * @description The spans to return, if the scorer names relevant spans. Known scores have no spans.
              * @default null
              */
             relevant_spans?: components["schemas"]["WantedSpans"] | null;
@@ -2507,31 +2507,31 @@ export interface components {
         CreateIndex: {
             /**
              * Encoder
-             * @description the name of the service's encoder, the default; or 'none' for an index without vectors, searched by BM25
+             * @description The name of the service's encoder, which is the default, or 'none' for an index without vectors, which BM25 searches.
              * @default null
              */
             encoder?: string | null;
             /**
              * Dimension
-             * @description dimension of your own vectors, without an encoder
+             * @description The dimension of vectors of your own, without an encoder.
              * @default null
              */
             dimension?: number | null;
             /**
              * Kind
-             * @description how it is searched: exactly (flat, the default), or approximately and faster (ivf; in a store hnsw)
+             * @description The kind of search. 'flat', the default, is exact. 'ivf', or 'hnsw' in a store, is approximate and faster.
              * @default null
              */
             kind?: string | null;
             /**
              * Lexical
-             * @description keep the words too, for BM25 and hybrid search
+             * @description Whether to keep the words too, for BM25 and hybrid search.
              * @default true
              */
             lexical?: boolean;
             /**
              * Metric
-             * @description only cosine: every vector is normalised to unit length
+             * @description The metric, which is always cosine: every vector is normalised to unit length.
              * @default cosine
              */
             metric?: string;
@@ -2543,28 +2543,28 @@ export interface components {
         DecayFunction: {
             /**
              * Field
-             * @description a field of the metadata: a number, or a date in ISO 8601 or in seconds since 1970
+             * @description A field of the metadata: a number, or a date in ISO 8601 or in seconds since 1970.
              */
             field: string;
             /**
              * Origin
-             * @description a number, a date in ISO 8601, or "now"
+             * @description The value with the boost 1: a number, a date in ISO 8601, or "now".
              */
             origin: number | string;
             /**
              * Scale
-             * @description above 0; for dates a duration such as "30d", in ms, s, m, h or d
+             * @description The distance at which the boost is 'decay', above 0. For dates it is a duration in ms, s, m, h, or d, such as "30d".
              */
             scale: number | string;
             /**
              * Offset
-             * @description 0 or more; for dates a duration
+             * @description The distance within which the boost is 1, 0 or more. For dates it is a duration.
              * @default 0
              */
             offset?: number | string;
             /**
              * Decay
-             * @description the boost at 'scale'
+             * @description The boost at the distance 'scale'.
              * @default 0.5
              */
             decay?: number;
@@ -2576,13 +2576,13 @@ export interface components {
         DeleteDocuments: {
             /**
              * Ids
-             * @description ids of the documents to delete; unknown ids are ignored
+             * @description The ids of the documents to delete. Unknown ids are ignored.
              * @default null
              */
             ids?: (string | number)[] | null;
             /**
              * Filter
-             * @description a filter as in a selection; it must not match everything
+             * @description A filter as in a selection. It must not match everything.
              * @default null
              */
             filter?: {
@@ -2602,7 +2602,7 @@ export interface components {
         Describe: {
             /**
              * Description
-             * @description the description, which replaces an earlier one; empty to remove it
+             * @description The description, which replaces an earlier one. An empty one removes it.
              */
             description: string;
         };
@@ -2613,19 +2613,19 @@ export interface components {
         Distinct: {
             /**
              * By
-             * @description 'text' for title and text, or a field of the metadata; dots lead into objects. A document without the field has nothing in common with any other
+             * @description 'text' for title and text, or a field of the metadata. Dots lead into objects. A document without the field has nothing in common with any other.
              * @default text
              */
             by?: string;
             /**
              * At Most
-             * @description the most documents with the same value
+             * @description The most documents with the same value.
              * @default 1
              */
             at_most?: number;
             /**
              * K Counts
-             * @description 'groups': return k groups, ranked by their best document, each with its best 'at_most' documents
+             * @description The unit of k. With 'groups', there are k groups, ranked by their best document, each with its best 'at_most' documents.
              * @default documents
              * @enum {string}
              */
@@ -2638,139 +2638,139 @@ export interface components {
         DocumentsRequest: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             query: string;
             /**
              * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             * @description One or more texts, or objects with a 'text' or with the rank_fields.
              */
             documents: (string | {
                 [key: string]: unknown;
             })[];
             /**
              * Top N
-             * @description number of results to return; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
+             * @description Whether documents that are longer than the model's window become passages, of which the best counts and is returned. The default is true where such documents are not an error. Calls, by default one for each document, are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description the name of a policy; other names are ignored, as the service has one model
+             * @description The name of a policy. Other names are ignored, as the service has one model.
              * @default null
              */
             model?: string | null;
             /**
              * Top K
-             * @description another name for top_n
+             * @description Another name for top_n.
              * @default null
              */
             top_k?: number | null;
             /**
              * Truncation
-             * @description false: texts that are too long for the model are an error; by default they are cut
+             * @description Whether texts that are too long for the model are cut, as by default. If false, they are an error.
              * @default null
              */
             truncation?: boolean | null;
             /**
              * Return Documents
-             * @description whether to return each document with its result
+             * @description Whether to return each document with its result.
              * @default null
              */
             return_documents?: boolean | null;
             /**
              * Rank Fields
-             * @description for documents that are objects: the fields to read, in this order
+             * @description The fields to read of documents that are objects, in this order.
              * @default null
              */
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description the most tokens that are read of a document, at four characters per token
+             * @description The most tokens that are read of a document, at four characters per token.
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description whether to return log-odds instead of scores in [0, 1]
+             * @description Whether to return log-odds instead of scores in [0, 1].
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's name: false is the same as raw_scores true
+             * @description vLLM's name: false means the same as raw_scores true.
              * @default null
              */
             use_activation?: boolean | null;
@@ -2782,25 +2782,25 @@ export interface components {
         FactorFunction: {
             /**
              * Field
-             * @description a field of the metadata that holds a number
+             * @description A field of the metadata that holds a number.
              */
             field: string;
             /**
              * Factor
-             * @description the number is multiplied by this first
+             * @description A factor by which the number is multiplied first.
              * @default 1
              */
             factor?: number;
             /**
              * Modifier
-             * @description the base of log, log1p and log2p is 10; the others use e
+             * @description The function of the number. The base of log, log1p, and log2p is 10, and that of the others is e.
              * @default none
              * @enum {string}
              */
             modifier?: "none" | "log" | "log1p" | "log2p" | "ln" | "ln1p" | "ln2p" | "square" | "sqrt" | "reciprocal";
             /**
              * Missing
-             * @description in place of a missing number; without it the boost is then 1
+             * @description The value in place of a missing number. Without it, the boost is then 1.
              * @default null
              */
             missing?: number | null;
@@ -2812,109 +2812,109 @@ export interface components {
         MixedbreadRequest: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             query: string;
             /**
              * Input
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             * @description One or more texts, or objects with a 'text' or with the rank_fields.
              */
             input: (string | {
                 [key: string]: unknown;
             })[];
             /**
              * Top K
-             * @description number of results; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_k?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
+             * @description Whether documents that are longer than the model's window become passages, of which the best counts and is returned. The default is true where such documents are not an error. Calls, by default one for each document, are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description the name of a policy; other names are ignored, as the service has one model
+             * @description The name of a policy. Other names are ignored, as the service has one model.
              * @default null
              */
             model?: string | null;
             /**
              * Return Input
-             * @description whether to return each document with its result
+             * @description Whether to return each document with its result.
              * @default false
              */
             return_input?: boolean;
             /**
              * Rank Fields
-             * @description for documents that are objects: the fields to read, in this order
+             * @description The fields to read of documents that are objects, in this order.
              * @default null
              */
             rank_fields?: string[] | null;
@@ -2926,7 +2926,7 @@ export interface components {
         NimQuery: {
             /**
              * Text
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             text: string;
         };
@@ -2935,100 +2935,100 @@ export interface components {
          * @description A request in the format of a NIM.
          */
         NimRequest: {
-            /** @description the query */
+            /** @description The query. */
             query: components["schemas"]["NimQuery"];
             /**
              * Passages
-             * @description one or more to rank
+             * @description One or more texts to rank.
              */
             passages: components["schemas"]["NimText"][];
             /**
              * Top N
-             * @description number of results to return; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Best Passages
-             * @description the same as 'passages' of the other formats
+             * @description The same as 'passages' of the other formats.
              * @default null
              */
             best_passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description the name of a policy; other names are ignored, as the service has one model
+             * @description The name of a policy. Other names are ignored, as the service has one model.
              * @default null
              */
             model?: string | null;
             /**
              * Truncate
-             * @description NONE: passages that are too long for the model are an error; they are cut by default
+             * @description Whether passages that are too long for the model are cut, as by default. With NONE, they are an error.
              * @default null
              */
             truncate?: ("NONE" | "END") | null;
@@ -3040,7 +3040,7 @@ export interface components {
         NimText: {
             /**
              * Text
-             * @description the text to score
+             * @description The text to score.
              */
             text: string;
         };
@@ -3051,18 +3051,18 @@ export interface components {
         Objective: {
             /**
              * Find
-             * @description share to find of all documents that reach 'min_relevance', by default 0.5
+             * @description The share to find of all documents that reach 'min_relevance', by default 0.5.
              */
             find: number;
             /**
              * In
-             * @description probability of that at which to stop
+             * @description The probability of that at which to stop.
              * @default 0.9
              */
             in?: number;
             /**
              * Next
-             * @description most documents to read next that the answer names
+             * @description The most documents to read next that the answer names.
              * @default 10
              */
             next?: number;
@@ -3074,17 +3074,17 @@ export interface components {
         PoolBody: {
             /**
              * Documents
-             * @description documents, or just texts; ranked by their scores or, without scores, as 'ranked' says
+             * @description Documents, or just texts. They are ranked by their scores or, without scores, as 'ranked' says.
              */
             documents: (components["schemas"]["PoolDocument"] | string)[];
             /**
-             * @description the vectors of all documents, in their order
+             * @description The vectors of all documents, in their order.
              * @default null
              */
             embeddings?: components["schemas"]["VectorBlock"] | null;
             /**
              * Features
-             * @description your own signals by name, with a number for each document, or null. The method 'trend' learns which signals the scores follow
+             * @description Your own signals by name, with a number for each document, or null. The method 'trend' learns which signals the scores follow.
              */
             features?: {
                 [key: string]: (number | null)[];
@@ -3097,60 +3097,60 @@ export interface components {
         PoolDocument: {
             /**
              * Id
-             * @description unique in the pool; the position, from 0, if absent
+             * @description The id, unique in the pool. By default, it is the position, from 0.
              * @default null
              */
             id?: string | number | null;
             /**
              * Text
-             * @description the text that the models read, after the title
+             * @description The text that the models read, after the title.
              */
             text: string;
             /**
              * Title
-             * @description the title, which the models read before the text
+             * @description The title, which the models read before the text.
              * @default null
              */
             title?: string | null;
             /**
              * Embedding
-             * @description the vector; made by the service if absent, see 'vectors'
+             * @description The vector. If there are no vectors, the service makes them as 'vectors' says.
              * @default null
              */
             embedding?: number[] | null;
             /**
              * Score
-             * @description retrieval score; the pool is ranked by it if all have one
+             * @description The retrieval score. The pool is ranked by it if all documents have one.
              * @default null
              */
             score?: number | null;
             /**
              * Bm25
-             * @description BM25 of the query, if you have it; it improves the set
+             * @description The BM25 score for the query, if you have it. It improves the set.
              * @default null
              */
             bm25?: number | null;
             /**
              * Cross Encoder Score
-             * @description the score, if you know it already, as in 'known_scores'; it costs no call
+             * @description The score, if you know it already, as in 'known_scores'. It costs no call.
              * @default null
              */
             cross_encoder_score?: number | null;
             /**
              * Tokens
-             * @description length for 'max_tokens'; estimated from the text if absent
+             * @description The length for 'max_tokens'. By default, it is estimated from the text.
              * @default null
              */
             tokens?: number | null;
             /**
              * Weight
-             * @description a boost: the value is relevance times this weight and the result of 'boost'; 1 changes nothing
+             * @description A boost: the value is relevance times this weight and the result of 'boost'. 1 changes nothing.
              * @default null
              */
             weight?: number | null;
             /**
              * Metadata
-             * @description the metadata, which is returned with 'return_documents'
+             * @description The metadata, which is returned with 'return_documents'.
              */
             metadata?: {
                 [key: string]: unknown;
@@ -3163,33 +3163,33 @@ export interface components {
         Problem: {
             /**
              * Type
-             * @description the kind of problem, which is stable: urn:boundarymorph:problem: and a name
+             * @description The kind of problem, which is stable: urn:boundarymorph:problem: and a name.
              */
             type: string;
             /**
              * Title
-             * @description the type in words
+             * @description The type in words.
              */
             title: string;
             /**
              * Status
-             * @description the status code of the HTTP response
+             * @description The status code of the HTTP response.
              */
             status: number;
             /**
              * Detail
-             * @description the problem, and what to do about it
+             * @description The problem, and what to do about it.
              */
             detail: string;
             /**
              * Instance
-             * @description the path of the request
+             * @description The path of the request.
              * @default null
              */
             instance?: string | null;
             /**
              * Errors
-             * @description the invalid fields of the body, and the reasons
+             * @description The invalid fields of the body, and the reasons.
              * @default null
              */
             errors?: {
@@ -3203,60 +3203,60 @@ export interface components {
         RoundEvent: {
             /**
              * Rounds
-             * @description rounds made so far
+             * @description Rounds made so far.
              */
             rounds: number;
             /**
              * Cross Encoder Calls
-             * @description calls made so far
+             * @description Calls made so far.
              */
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description pairs whose score came from the cache, or from another request
+             * @description Pairs whose score came from the cache, or from another request.
              */
             cached_scores: number;
             /**
              * Reused Scores
-             * @description scores known from earlier requests, which replace as many calls
+             * @description Scores known from earlier requests, which replace as many calls.
              */
             reused_scores: number;
             /**
              * Budget
-             * @description the budget B in force
+             * @description The budget B in force.
              */
             budget: number;
             /**
              * Expected Loss
-             * @description share of the best set's relevance that this set is expected to miss
+             * @description The share of the best set's relevance that this set is expected to miss.
              */
             expected_loss: number;
             /**
              * Expected Gain
-             * @description the relevance that further calls are expected to bring, as a share of the best set's, by the number of calls
+             * @description The relevance that further calls are expected to bring, by the number of calls, as a share of the best set's.
              */
             expected_gain?: {
                 [key: string]: number;
             };
             /**
              * Ids
-             * @description the current set, most relevant first
+             * @description The current set, most relevant first.
              */
             ids: string[];
             /**
              * Answerable
-             * @description as in the answer, given the scores so far
+             * @description As in the answer, given the scores so far.
              * @default null
              */
             answerable?: number | null;
             /**
-             * @description the tokens so far of a language model that scores
+             * @description The tokens so far of a language model that scores.
              * @default null
              */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Calls
-             * @description the calls of the last round, with 'explain'
+             * @description The calls of the last round, with 'explain'.
              * @default null
              */
             calls?: components["schemas"]["ExplainedCall"][] | null;
@@ -3268,59 +3268,59 @@ export interface components {
         SelectRequest: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              * @default null
              */
             query?: string | null;
             /**
              * Queries
-             * @description several queries with one budget, in place of 'query': the set has the documents that answer any of them best. Strings, or objects with a weight
+             * @description Several queries with one budget, in place of 'query': the set has the documents that answer any of them best. Strings, or objects with a weight.
              * @default null
              */
             queries?: (components["schemas"]["AskedQuery"] | string)[] | null;
             /**
              * Index
-             * @description take the candidates from this index
+             * @description The index to take the candidates from.
              * @default null
              */
             index?: string | null;
             /**
-             * @description or take these candidates: an object, or just a list of documents
+             * @description The candidates, in place of an index: an object, or just a list of documents.
              * @default null
              */
             pool?: components["schemas"]["PoolBody"] | (components["schemas"]["PoolDocument"] | string)[] | null;
             /**
              * Budget
-             * @description B: the most cross-encoder calls; "auto" stops when more calls are expected to gain little
+             * @description B: the most cross-encoder calls. "auto" stops when more calls are expected to gain little.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description number of documents to return
+             * @description The number of documents to return.
              * @default null
              */
             k?: number | null;
             /**
              * Max Tokens
-             * @description return documents up to this many tokens, instead of k. Without 'min_relevance', documents with less than 1 % of the best one's expected relevance (the setting 'negligible') are left out
+             * @description The most tokens of the returned documents, instead of k. Without 'min_relevance', documents with less than 1 % of the best one's expected relevance (the setting 'negligible') are left out.
              * @default null
              */
             max_tokens?: number | null;
             /**
              * Min Relevance
-             * @description return only documents that are more likely than not to reach this relevance: at most k documents or max_tokens, and perhaps none. Calls go to the documents for which that is in doubt
+             * @description Return only documents that are more likely than not to reach this relevance: at most k documents or max_tokens, and perhaps none. Calls go to the documents for which that is in doubt.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description find nearly all relevant documents, and stop when that is likely enough. The most likely documents are scored first, and the documents that reach 'min_relevance' are returned. 'budget' is an upper bound, "auto" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'
+             * @description Find nearly all relevant documents, and stop when that is likely enough. The most likely documents are scored first, and the documents that reach 'min_relevance' are returned. 'budget' is an upper bound, "auto" by default. With a 'budget' of 0 you judge documents yourself, by 'known_scores'.
              * @default null
              */
             objective?: components["schemas"]["Objective"] | null;
             /**
              * Known Scores
-             * @description scores by id that you know already; they cost no call. 1 and 0 are a yes and a no
+             * @description Scores that you know already, by id. They cost no call. 1 and 0 are a yes and a no.
              * @default null
              */
             known_scores?: {
@@ -3328,60 +3328,60 @@ export interface components {
             } | null;
             /**
              * Relevance
-             * @description the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, the vectors, and the words together. 'scorer' is the score alone, known or expected, and the method 'boundarymorph' always uses it
+             * @description The kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, the vectors, and the words together. 'scorer' is the score alone, known or expected, and the method 'boundarymorph' always uses it.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Calibration
-             * @description false: relevance is not converted to the probability that a person agrees. By default it is, by the calibration of the index or, for pools, the service, or by the map of the embedded scorer
+             * @description Whether relevance is converted to the probability that a person agrees. By default it is, by the calibration of the index or, for pools, of the service, or by the map of the embedded scorer.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; other scorers refuse it
+             * @description An explanation of relevance for a scorer that takes an instruction. Other scorers refuse it.
              * @default null
              */
             instruction?: string | null;
             /**
-             * @description true: no two documents with the same text. The name of a field of the metadata: one document for each of its values. An object sets the number of documents
+             * @description With true, no two documents have the same text. With the name of a field of the metadata, each of its values has one document. An object sets the number of documents.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Diversity
-             * @description weight of diversity against relevance: 0 chooses by relevance alone
+             * @description The weight of diversity against relevance. 0 chooses by relevance alone.
              * @default 0
              */
             diversity?: number;
             /**
              * Boost
-             * @description rules that multiply relevance. The product, the value, decides about the set, its order and the calls; 'min_relevance' applies to relevance. Each factor, and their product, stay between 0.001 and 1,000
+             * @description Rules that multiply relevance. The product, the value, decides about the set, its order, and the calls, but 'min_relevance' applies to relevance. Each factor, and their product, stay between 0.001 and 1,000.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Method
-             * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with as many rounds as calls and reuse false
+             * @description The method. 'trend' learns how the scores relate to the ranking. 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with as many rounds as calls and 'reuse' false.
              * @default null
              */
             method?: ("trend" | "boundarymorph") | null;
             /**
              * Depth
-             * @description N: number of candidates from the index
+             * @description N: the number of candidates from the index.
              * @default null
              */
             depth?: number | null;
             /**
              * Exclude Ids
-             * @description the ids of documents that are neither returned nor scored, such as documents that were seen before. Their known scores still help to find others
+             * @description The ids of documents that are neither returned nor scored, such as documents that were seen before. Their known scores still help to find others.
              * @default null
              */
             exclude_ids?: (string | number)[] | null;
             /**
              * Filter
-             * @description only documents of the index whose metadata match it; docs/api.md describes the language
+             * @description A filter on the metadata of the index's documents. docs/api.md describes the language.
              * @default null
              */
             filter?: {
@@ -3389,80 +3389,80 @@ export interface components {
             } | null;
             /**
              * Hybrid
-             * @description whether to rank candidates by vectors and words together
+             * @description Whether to rank candidates by vectors and words together.
              * @default false
              */
             hybrid?: boolean;
             /**
              * Spend
-             * @description if every document fits, so that no call can change the set: 'order' spends the calls on the order of the answer, 'set', the paper's rule, makes none
+             * @description The purpose of calls that cannot change the set, because every document fits. 'order' spends them on the order of the answer. 'set', the paper's rule, makes no such call.
              * @default order
              * @enum {string}
              */
             spend?: "order" | "set";
             /**
              * Rounds
-             * @description the most requests to the scorer, of equal size; a near deadline may lead to more, smaller ones. With up to 3, the first request has the head of the list and the best by words. With as many as calls, each call is chosen with all earlier scores known. 'auto', the default, is 3 for a fixed budget. A selection that stops by itself, or that goes by the score alone, has more rounds, which grow: 5 for 10 calls and 11 for 50. If the budget covers the pool, there is one
+             * @description The most requests to the scorer, of equal size. A near deadline may lead to more, smaller ones. With up to 3, the first request has the head of the list and the best by words. With as many as calls, each call is chosen with all earlier scores known. 'auto', the default, is 3 for a fixed budget. A selection that stops by itself, or that goes by the score alone, has more rounds, which grow: 5 for 10 calls and 11 for 50. If the budget covers the pool, there is one round.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * Query Embedding
-             * @description the query's vector, in place of the encoder's
+             * @description The query's vector, in place of the encoder's.
              * @default null
              */
             query_embedding?: (number[] | components["schemas"]["VectorBlock"]) | null;
             /**
              * Ranked
-             * @description whether the pool is in retrieval order, best first. Else a pool without scores is ranked by BM25 or, if it has embeddings, by the inner products with the query
+             * @description Whether the pool is in retrieval order, best first. Otherwise, a pool without scores is ranked by BM25 or, if it has embeddings, by the inner products with the query.
              * @default false
              */
             ranked?: boolean;
             /**
              * Vectors
-             * @description how to make the vectors of a pool without embeddings: from its words, or with the encoder
+             * @description The way to make the vectors of a pool without embeddings: from its words, or with the encoder.
              * @default null
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
              * Passages
-             * @description whether a document that is longer than the scorer's window becomes passages, of which the best counts; true by default for a pool without embeddings. Calls are spent on passages. false: it is cut
+             * @description Whether a document that is longer than the scorer's window becomes passages, of which the best counts, instead of being cut. The default is true for a pool without embeddings. Calls are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Return Documents
-             * @description whether documents have text, title, and metadata. By default documents of an index do, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused
+             * @description Whether documents have text, title, and metadata. By default documents of an index do, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused.
              * @default null
              */
             return_documents?: boolean | null;
             /**
              * Explain
-             * @description whether to return every round: each scored document, its rival, and its score. 'pool' adds the set before each round, and the belief about each candidate before the first call and at the end
+             * @description Whether to return every round: each scored document, its rival, and its score. 'pool' adds the set before each round, and the belief about each candidate before the first call and at the end.
              * @default false
              */
             explain?: boolean | "pool";
             /**
              * Explain Depth
-             * @description with 'explain': "pool": the belief about this many leading candidates only
+             * @description The number of leading candidates to explain, with "explain": "pool".
              * @default null
              */
             explain_depth?: number | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival; the answer is the set as it is then
+             * @description The deadline, in milliseconds from the arrival. The answer is the set as it is then.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * Reuse
-             * @description scores known from earlier requests replace calls; false: choose as a first request would
+             * @description Whether scores known from earlier requests replace calls. If false, the choice is that of a first request.
              * @default true
              */
             reuse?: boolean;
             /**
              * On Failure
-             * @description what to do at the deadline, or if scorer or retriever fail. By default answer with the set as known so far, or with 429 if the service is too busy to score anything. 'degrade': in that case answer too, with the first stage's order. 'error': answer with a problem instead of anything but 'complete'
+             * @description The answer at the deadline, or if scorer or retriever fail. By default it is the set as known so far, or 429 if the service is too busy to score anything. With 'degrade', it is then the first stage's order. With 'error', it is a problem instead of any incomplete set.
              * @default null
              */
             on_failure?: ("degrade" | "error") | null;
@@ -3494,113 +3494,113 @@ export interface components {
         TeiRequest: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             query: string;
             /**
              * Texts
-             * @description one or more to rank
+             * @description One or more texts to rank.
              */
             texts: string[];
             /**
              * Top N
-             * @description number of results to return; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
+             * @description Whether documents that are longer than the model's window become passages, of which the best counts and is returned. The default is true where such documents are not an error. Calls, by default one for each document, are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Raw Scores
-             * @description whether to return log-odds instead of scores in [0, 1]
+             * @description Whether to return log-odds instead of scores in [0, 1].
              * @default false
              */
             raw_scores?: boolean;
             /**
              * Return Text
-             * @description whether to return each text with its score
+             * @description Whether to return each text with its score.
              * @default false
              */
             return_text?: boolean;
             /**
              * Truncate
-             * @description false: texts that are too long for the model are an error
+             * @description Whether texts that are too long for the model are cut. If false, they are an error.
              * @default null
              */
             truncate?: boolean | null;
             /**
              * Truncation Direction
-             * @description Right cuts the end of a text; with Left, texts that are too long are an error
+             * @description The end at which texts are cut. With Left, texts that are too long are an error.
              * @default Right
              * @enum {string}
              */
@@ -3613,32 +3613,32 @@ export interface components {
         UploadProgress: {
             /**
              * Documents
-             * @description documents processed, with any outcome
+             * @description The documents that were processed, with any outcome.
              */
             documents: number;
             /**
              * Added
-             * @description new documents
+             * @description New documents.
              */
             added: number;
             /**
              * Updated
-             * @description documents that replaced one with the same id
+             * @description Documents that replaced one with the same id.
              */
             updated: number;
             /**
              * Unchanged
-             * @description documents that existed already with the same content
+             * @description Documents that existed already with the same content.
              */
             unchanged: number;
             /**
              * Skipped
-             * @description lines that are not a valid document
+             * @description Lines that are not a valid document.
              */
             skipped: number;
             /**
              * Position
-             * @description bytes of the upload processed; of an array without white space
+             * @description The bytes of the upload that were processed, without white space in an array.
              */
             position: number;
         };
@@ -3687,17 +3687,17 @@ export interface components {
         VectorBlock: {
             /**
              * Data
-             * @description the bytes in base64
+             * @description The bytes in base64.
              */
             data: string;
             /**
              * Shape
-             * @description [N, d], or [d]
+             * @description The shape, [N, d] or [d].
              */
             shape: number[];
             /**
              * Dtype
-             * @description type of the numbers in 'data'
+             * @description The type of the numbers in 'data'.
              * @default float16
              * @enum {string}
              */
@@ -3710,20 +3710,20 @@ export interface components {
         WantedSpans: {
             /**
              * Mode
-             * @description disabled: results have no spans
+             * @description Whether results have spans.
              * @default enabled
              * @enum {string}
              */
             mode?: "enabled" | "disabled";
             /**
              * Threshold
-             * @description the least score of a span
+             * @description The least score of a span.
              * @default 0.1
              */
             threshold?: number;
             /**
              * Max Spans
-             * @description the most spans of a document
+             * @description The most spans of a document.
              * @default null
              */
             max_spans?: number | null;
@@ -3735,88 +3735,88 @@ export interface components {
         WeaviateRequest: {
             /**
              * Query
-             * @description the information need, in plain words
+             * @description The information need, in plain words.
              */
             query: string;
             /**
              * Documents
-             * @description one or more texts
+             * @description One or more texts.
              */
             documents: string[];
             /**
              * Top N
-             * @description number of results to return; null and 0 return all
+             * @description The number of results. All are returned for null and 0.
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
+             * @description B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the setting rerank.budget.
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
+             * @description The most requests to the scorer, with a budget. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones.
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @description The number of documents that calls should find as a set, with a budget. By default, calls go to the order of all.
              * @default null
              */
             k?: number | null;
             /**
              * Min Relevance
-             * @description leave out results with a lower score, known or expected
+             * @description The least score, known or expected, of a result.
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
+             * @description With true, no two results have the same text. With the name of a field of documents that are objects, each of its values has one result, the best. An object sets the number of results.
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
+             * @description The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the default with a budget, is the judgement expected of people, as in POST /select.
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
+             * @description Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1.
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
+             * @description Whether the service's calibration of pools, if it has one, makes scores probabilities.
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
+             * @description Whether documents that are longer than the model's window become passages, of which the best counts and is returned. The default is true where such documents are not an error. Calls, by default one for each document, are spent on passages.
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
+             * @description An explanation of relevance for a scorer that takes an instruction. For others, a warning says that it had no effect.
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description milliseconds from the arrival of the request
+             * @description The deadline, in milliseconds from the arrival of the request.
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if scores are missing: answer with an error, or with expected scores in their place
+             * @description The answer if scores are missing: an error, or expected scores in their place.
              * @default error
              * @enum {string}
              */
@@ -6254,9 +6254,9 @@ export interface operations {
     list_documents_indexes__name__documents_get: {
         parameters: {
             query?: {
-                /** @description the page begins after this id */
+                /** @description The id after which the page begins. */
                 after?: string;
-                /** @description the most documents of the page */
+                /** @description The most documents of the page. */
                 limit?: number;
             };
             header?: never;
@@ -6341,7 +6341,7 @@ export interface operations {
     upsert_documents_indexes__name__documents_post: {
         parameters: {
             query?: {
-                /** @description write nothing if any document is invalid */
+                /** @description Whether to write nothing if any document is invalid. */
                 strict?: boolean;
             };
             header?: never;

@@ -79,11 +79,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request.
-
-    Attributes:
-        keys: The keys with its secret; empty if the service has no keys.
-    """
+    """The sender of a request, and the keys with its secret, if the service has keys."""
 
     name: str
     keys: tuple[Key, ...] = ()
@@ -92,7 +88,7 @@ class Caller:
     def tenant(self) -> str:
         return self.keys[0].tenant if self.keys else ""
 
-    def within(self, scope: Scope) -> Caller:
+    def restrict(self, scope: Scope) -> Caller:
         """Return the caller with only its keys of this scope. Raises Forbidden if there are none."""
         if not self.keys:
             return self
@@ -325,7 +321,7 @@ class Policies:
     def names(self, caller: str) -> list[str]:
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
-    def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
+    def resolve(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy in the path, else `model`, else the caller's key.
 
         `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a name in a path, and

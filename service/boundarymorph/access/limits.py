@@ -43,7 +43,7 @@ class Access:
         """
         limits = settings.limits
         self.settings = settings
-        self.calibration = None if settings.calibration is None else Calibration.of_file(settings.calibration)
+        self.calibration = None if settings.calibration is None else Calibration.from_file(settings.calibration)
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.policies = Policies(settings, self.keys.callers)

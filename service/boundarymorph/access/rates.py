@@ -15,7 +15,7 @@ from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
-from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
+from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, NoAnswer, make_client
 from boundarymorph.errors import InvalidConfiguration, Overloaded
 from boundarymorph.settings import UNLIMITED, RateLimitSettings
 from boundarymorph.telemetry import metrics
@@ -30,7 +30,7 @@ class SharedCounters(Guard):
 
     def __init__(self, url: str, timeout: float) -> None:
         """Prepare a client, which does not connect yet. Raises InvalidConfiguration."""
-        redis = connected(url, timeout, CONNECTIONS)
+        redis = make_client(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
         self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
         super().__init__(redis, timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
@@ -38,7 +38,7 @@ class SharedCounters(Guard):
     async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
         try:
             return await self.call(request)
-        except Unanswered:
+        except NoAnswer:
             metrics.rate_limit_unshared.inc()
             return None
 

@@ -19,7 +19,7 @@ def size(answer: Answer | str) -> int:
     return len(orjson.dumps(answer)) // BYTES_PER_TOKEN + 1
 
 
-def beginning(text: str, tokens: int) -> str:
+def truncate(text: str, tokens: int) -> str:
     """Return a text, cut at a blank if it has more than this many tokens, by estimate."""
     most = BYTES_PER_TOKEN * tokens
     head = text[:most].encode()[:most].decode(errors="ignore")
@@ -38,8 +38,8 @@ def fit_documents(documents: Iterable[Answer], tokens: int) -> list[Answer]:
         tokens -= size({**document, "text": ""})
         if tokens < LEAST:
             break
-        if (text := beginning(document["text"], tokens)) != document["text"]:
-            text = beginning(text, max(LEAST, tokens // 2))
+        if (text := truncate(document["text"], tokens)) != document["text"]:
+            text = truncate(text, max(LEAST, tokens // 2))
             document = {**document, "text": text, "next_offset": len(text)}
         tokens -= size(text)
         kept.append(document)

@@ -26,7 +26,7 @@ router = APIRouter(tags=["agents"])
 @router.post("/mcp", include_in_schema=False)
 async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Response:
     """Answer a request of the Model Context Protocol, with the credentials of the caller."""
-    caller, settings = identify(request, access).within(callers.Scope.SELECT), access.settings
+    caller, settings = identify(request, access).restrict(callers.Scope.SELECT), access.settings
     try:
         await count(request, access, caller)
         limited = None
@@ -44,7 +44,7 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
         headers["authorization"] = authorization
     url, on_behalf_of = settings.public_url or str(request.base_url), visit_of(request).caller
     shown = request.app.state.shown_notes
-    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of, shown)
+    service = tools.local_service(request.app, url, headers, settings.agents, on_behalf_of, shown)
     answer: Response = tools.Exchange(service, body)
     return answer
 

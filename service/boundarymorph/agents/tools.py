@@ -19,11 +19,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph import __version__, reading
-from boundarymorph.agents.answers import LEAST, Answer, beginning, fit_documents, fit_indexes, size
-from boundarymorph.agents.rest import ADVICE, Refused, Service, path_of, within
+from boundarymorph.agents.answers import LEAST, Answer, fit_documents, fit_indexes, size, truncate
+from boundarymorph.agents.rest import ADVICE, Service, ServiceProblem, local_service, path_of
 from boundarymorph.api.schemas import Array, QueryText
 
-__all__ = ["Exchange", "server_of", "within"]
+__all__ = ["Exchange", "local_service", "server_of"]
 DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 TITLE, NOTE, NAMES = 20, 100, 500  # tokens
@@ -43,7 +43,7 @@ UNCHECKED = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 Function = TypeVar("Function", bound=Callable[..., Any])
 Called = Context[Service, Any]  # carries the service that a tool calls
 Query = Annotated[QueryText, Field(description="What the documents should be about.")]
-IndexName = Annotated[str | None, Field(min_length=1, description="Index to search; needed if there are several.")]
+IndexName = Annotated[str | None, Field(min_length=1, description="The index to search, needed if there are several.")]
 FILTER = (
     'Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, '
     'gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}.'
@@ -95,7 +95,7 @@ def server_of(service: Service) -> _Server:
         tools=TOOLS,
         lifespan=lifespan,
         subscriptions=False,
-        log_level="WARNING",  # of all loggers without a handler
+        log_level="WARNING",  # for all loggers without a handler
     )
 
 
@@ -146,8 +146,10 @@ async def select_documents(
     query: Query,
     index: IndexName = None,
     k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default."),
-    max_tokens: int | None = Field(None, ge=1, description="Instead of k: the tokens of all their texts together."),
-    min_relevance: float | None = Field(None, ge=0, le=1, description="Only documents that are at least so relevant."),
+    max_tokens: int | None = Field(
+        None, ge=1, description="The most tokens of all their texts together, instead of k."
+    ),
+    min_relevance: float | None = Field(None, ge=0, le=1, description="The least relevance of a document."),
     filter: Filter = None,
     distinct: bool | str | None = Field(None, description=DISTINCT),
     exclude_ids: Excluded = None,
@@ -164,12 +166,12 @@ async def select_documents(
     found, usage, answerable = selection["documents"], selection["usage"], selection["answerable"]
     documents = fit_documents((_selected(service, index, each) for each in found), service.settings.answer_tokens)
     warnings = [each for each in selection["warnings"] if service.shown.is_due(service.caller, index, each["slug"])]
-    notes = [beginning(warning["message"], NOTE) for warning in warnings]
+    notes = [truncate(warning["message"], NOTE) for warning in warnings]
     if answerable is not None and answerable < LIKELY:
         notes.append(UNANSWERED)
     if (filter and not found) or any(warning["slug"] == "field-not-found" for warning in selection["warnings"]):
         fields = [f"{name} ({known['type']})" for name, known in (await _fields(service, index)).items()]
-        notes.append(beginning(f"the fields of this index are {', '.join(fields) or 'none'}", NOTE))
+        notes.append(truncate(f"the fields of this index are {', '.join(fields) or 'none'}", NOTE))
     if cut := sum("next_offset" in document for document in documents):
         notes.append(CUT.format(count=cut))
     if left_out := len(found) - len(documents):
@@ -188,12 +190,12 @@ async def list_indexes(context: Called) -> CallToolResult:
     indexes: list[dict[str, Any]] = [{"name": each["name"], "documents": each["count"]} for each in found["indexes"]]
     for index, each in zip(indexes, found["indexes"], strict=True):
         if each.get("description"):
-            index["description"] = beginning(each["description"], NOTE)
+            index["description"] = truncate(each["description"], NOTE)
     for index in indexes[: service.settings.described_indexes]:
         index["fields"] = await _fields(service, index["name"])
     kept, notes = fit_indexes(indexes, service.settings.answer_tokens), []
     if unreadable := ", ".join(index["name"] for index in found["unreadable"]):
-        notes.append(beginning(f"cannot be read now: {unreadable}", NOTE))
+        notes.append(truncate(f"cannot be read now: {unreadable}", NOTE))
     if left_out := len(indexes) - len(kept):
         notes.append(f"{left_out} more are not listed here")
     return _result(indexes=kept, notes=notes)
@@ -218,7 +220,7 @@ async def search(context: Called, query: Query, index: IndexName = None) -> Call
 async def fetch(
     context: Called,
     id: str = Field(min_length=1, description="An id from search or select_documents, unchanged."),
-    offset: int = Field(0, ge=0, description="Characters of the text to skip: a next_offset."),
+    offset: int = Field(0, ge=0, description="The characters of the text to skip: a next_offset."),
 ) -> CallToolResult:
     service = context.request_context.lifespan_context
     index, found = await _found(service, id)
@@ -228,7 +230,7 @@ async def fetch(
         raise ToolError(f"{said}. You have all of it, or need a smaller offset.")
     metadata = found["metadata"] if size(found["metadata"]) <= most // 2 else {}
     answer = {"id": id, "title": _title(found), "url": _url(service, index, found), "metadata": metadata}
-    text = beginning(rest, max(LEAST, most - size({**answer, "text": "", "next_offset": len(rest)})))
+    text = truncate(rest, max(LEAST, most - size({**answer, "text": "", "next_offset": len(rest)})))
     next_offset = offset + len(text) if len(text) < len(rest) else None
     return _result(**answer, text=text, next_offset=next_offset)
 
@@ -245,7 +247,7 @@ async def _found(service: Service, handle: str) -> tuple[str, Any]:
             index = index or await _only_index(service)
             return index, await service.get(path_of(index, "documents", id))
         except ToolError as error:
-            if isinstance(error, Refused) and not error.slug.startswith(("unknown-", "invalid-")):
+            if isinstance(error, ServiceProblem) and not error.slug.startswith(("unknown-", "invalid-")):
                 raise
             refused = refused or error
     assert refused is not None
@@ -275,7 +277,7 @@ async def _only_index(service: Service) -> str:
     if len(names) == 1:
         return names[0]
     several = "say index, or INDEX/ID where a document is meant"
-    raise ToolError(beginning(f"{several}: one of {', '.join(names) or 'none'}", NAMES))
+    raise ToolError(truncate(f"{several}: one of {', '.join(names) or 'none'}", NAMES))
 
 
 def _selected(service: Service, index: str, found: Answer) -> Answer:
@@ -285,7 +287,7 @@ def _selected(service: Service, index: str, found: Answer) -> Answer:
 
 
 def _title(found: Answer) -> str:
-    return beginning(found["title"] or found["text"] or found["id"], TITLE).rstrip()
+    return truncate(found["title"] or found["text"] or found["id"], TITLE).rstrip()
 
 
 def _url(service: Service, index: str, found: Answer) -> str:

@@ -19,11 +19,16 @@ SHAPES: tuple[Shape, ...] = ("gauss", "exp", "linear")
 class DecayFunction(Message):
     """A boost of 1 up to 'offset' away from the origin, and of 'decay' at 'scale' beyond that."""
 
-    field: str = Field(description="a field of the metadata: a number, or a date in ISO 8601 or in seconds since 1970")
-    origin: Finite | str = Field(description='a number, a date in ISO 8601, or "now"')
-    scale: Finite | str = Field(description='above 0; for dates a duration such as "30d", in ms, s, m, h or d')
-    offset: Finite | str = Field(0, description="0 or more; for dates a duration")
-    decay: float = Field(0.5, gt=0, lt=1, description="the boost at 'scale'")
+    field: str = Field(description="A field of the metadata: a number, or a date in ISO 8601 or in seconds since 1970.")
+    origin: Finite | str = Field(description='The value with the boost 1: a number, a date in ISO 8601, or "now".')
+    scale: Finite | str = Field(
+        description="The distance at which the boost is 'decay', above 0. For dates it is a duration in ms, s, m, h, "
+        'or d, such as "30d".'
+    )
+    offset: Finite | str = Field(
+        0, description="The distance within which the boost is 1, 0 or more. For dates it is a duration."
+    )
+    decay: float = Field(0.5, gt=0, lt=1, description="The boost at the distance 'scale'.")
 
     @model_validator(mode="before")
     @classmethod
@@ -38,24 +43,29 @@ class DecayFunction(Message):
 class FactorFunction(Message):
     """A boost that follows a number of the metadata: 'factor' times it, with a 'modifier'."""
 
-    field: str = Field(description="a field of the metadata that holds a number")
-    factor: Finite = Field(1, gt=0, description="the number is multiplied by this first")
-    modifier: Modifier = Field("none", description="the base of log, log1p and log2p is 10; the others use e")
-    missing: Finite | None = Field(None, description="in place of a missing number; without it the boost is then 1")
+    field: str = Field(description="A field of the metadata that holds a number.")
+    factor: Finite = Field(1, gt=0, description="A factor by which the number is multiplied first.")
+    modifier: Modifier = Field(
+        "none",
+        description="The function of the number. The base of log, log1p, and log2p is 10, and that of the others is e.",
+    )
+    missing: Finite | None = Field(
+        None, description="The value in place of a missing number. Without it, the boost is then 1."
+    )
 
 
 class BoostRule(Message):
     """A weight, a function, or their product, for the documents that match the filter."""
 
     filter: dict[str, Any] | None = Field(
-        None, description="the documents that the rule is for, in the language of the request's 'filter'"
+        None, description="The documents that the rule applies to, in the language of the request's 'filter'."
     )
-    weight: Weight | None = Field(None, description="the factor; 1 changes nothing")
-    gauss: DecayFunction | None = Field(None, description="falls as a normal distribution does")
-    exp: DecayFunction | None = Field(None, description="falls fastest at the origin")
-    linear: DecayFunction | None = Field(None, description="falls steadily")
+    weight: Weight | None = Field(None, description="The factor. 1 changes nothing.")
+    gauss: DecayFunction | None = Field(None, description="A boost that falls as a normal distribution does.")
+    exp: DecayFunction | None = Field(None, description="A boost that falls fastest at the origin.")
+    linear: DecayFunction | None = Field(None, description="A boost that falls steadily.")
     field_value_factor: FactorFunction | None = Field(
-        None, description="follows a number, such as the number of clicks"
+        None, description="A boost that follows a number, such as the number of clicks."
     )
 
     @model_validator(mode="after")
@@ -85,7 +95,7 @@ def rules_of(given: Sequence[BoostRule], now: float) -> list[Rule]:
         function: Decay | FieldValueFactor | None = None
         for shape in SHAPES:
             if (decay := getattr(one, shape)) is not None:
-                function = Decay.of(f"{place}.{shape}", shape, now=now, **dict(decay))
+                function = Decay.from_fields(f"{place}.{shape}", shape, now=now, **dict(decay))
         if (factor := one.field_value_factor) is not None:
             path = read_path(factor.field, f"{place}.field_value_factor.field")
             function = FieldValueFactor(path, factor.factor, factor.modifier, factor.missing)

@@ -50,7 +50,7 @@ def _quality_of(kind: str, qualities: dict[str, float]) -> float:
     return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
 
-BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # only for OpenAPI
+BEARER = HTTPBearer(auto_error=False, description="An API key, if the service has keys.")  # only for OpenAPI
 
 
 async def access(request: Request) -> Access:
@@ -73,7 +73,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
         found = await access(request)
         identified = identify(request, found)
-        visit_of(request).permitted = permitted = identified.within(scope)
+        visit_of(request).permitted = permitted = identified.restrict(scope)
         await count(request, found, permitted)
         _refuse_unknown_parameters(request)
         if (index := request.path_params.get("name")) is not None:

@@ -21,14 +21,13 @@ from boundarymorph.api.dependencies import AccessOf, built_parts, permitted_call
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
-from boundarymorph.remote.peer import Response as PeerResponse
-from boundarymorph.remote.peer import Unreadable
+from boundarymorph.remote.peer import PeerResponse, UnreadableBody
 from boundarymorph.remote.urls import segment
 from boundarymorph.retrieval.remote import RemoteRetriever
 
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
-_PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
+_PARAMETER = re.compile(r"{(\w+)[^}]*}")  # a parameter in the path of a route
 log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # most bytes of a list of indexes
 
@@ -72,7 +71,7 @@ async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Resp
         found = IndexList.model_validate_json(await answer.read(MOST_LISTED))
     except aiohttp.ClientError as error:
         raise RetrieverUnavailable("the retriever broke off in the middle of its list of indexes") from error
-    except (Unreadable, ValidationError) as error:
+    except (UnreadableBody, ValidationError) as error:
         raise RetrieverFailed("the retriever's list of indexes cannot be read") from error
     finally:
         answer.close()

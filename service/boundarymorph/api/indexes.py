@@ -50,7 +50,7 @@ from boundarymorph.retrieval.uploads import (
     IngestReport,
     ParsedDocument,
     UploadedDocument,
-    ingesting,
+    ingest_batches,
     parse_array,
     parse_ndjson,
 )
@@ -176,7 +176,7 @@ async def change_artifacts(name: str, request: Request, access: AccessOf, behalf
     given = await bodies.read_model(request, access, IndexArtifacts)
     changes = given.model_dump(exclude_unset=True)
     if given.calibration is not None:
-        changes["calibration"] = Calibration.of_json(given.calibration)
+        changes["calibration"] = Calibration.from_json(given.calibration)
     await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes), caller=behalf)
 
 
@@ -206,7 +206,7 @@ async def upsert_documents(
     access: AccessOf,
     behalf: BehalfOf,
     indexes: BuiltOf,
-    strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
+    strict: Annotated[bool, Query(description="Whether to write nothing if any document is invalid.")] = False,
 ) -> UploadReport | Response:
     """Add the documents of a streamed NDJSON body of any length, or of a JSON array.
 
@@ -214,12 +214,12 @@ async def upsert_documents(
     id; an unchanged document costs nothing. Invalid lines are skipped and listed. With `Accept: application/x-ndjson`,
     the answer has lines with the progress, and finally the report.
     """
-    run = access.work.write.of(behalf)
+    run = access.work.write.bind(behalf)
     index = await run(indexes.catalog.get, name, behalf)
     entries = await _entries(request, index.info.dimension, access, run)
     spooled = bodies.spooling(request, access)
     reports = _count_written(
-        ingesting(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=behalf)
+        ingest_batches(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=behalf)
     )
     report = await anext(reports)
     if prefers_media_type(request, NDJSON[0]):
@@ -264,8 +264,8 @@ async def list_documents(
     access: AccessOf,
     behalf: BehalfOf,
     indexes: BuiltOf,
-    after: Annotated[str, Query(description="the page begins after this id")] = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="the most documents of the page")] = 100,
+    after: Annotated[str, Query(description="The id after which the page begins.")] = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="The most documents of the page.")] = 100,
 ) -> Response:
     """Return a page of documents in the order of their ids.
 

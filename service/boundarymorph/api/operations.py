@@ -57,7 +57,7 @@ def _may_read_details(request: Request, access: Access) -> bool:
 def _has(scope: Scope, request: Request, access: Access) -> bool:
     """Return whether the request has a key of this scope, or the service has no keys."""
     try:
-        access.keys.caller(request.headers.get("authorization")).within(scope)
+        access.keys.caller(request.headers.get("authorization")).restrict(scope)
     except (Unauthenticated, Forbidden):
         return False
     return True

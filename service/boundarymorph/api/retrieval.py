@@ -30,39 +30,45 @@ router = APIRouter(tags=["retrieval"])
 class Retrieve(Message):
     """A request for the `depth` documents of an index that are nearest to a query."""
 
-    index: str = Field(description="the name of the index")
-    query: str = Field(description="the query, in plain words")
-    depth: Annotated[int, Field(ge=1)] = Field(description="how many documents; all if there are fewer")
-    query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
-    filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
-    hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
-    documents: int = Field(
-        0, ge=0, description="how many documents that are likely to be read come with the pool, without long ones"
+    index: str = Field(description="The name of the index.")
+    query: str = Field(description="The query, in plain words.")
+    depth: Annotated[int, Field(ge=1)] = Field(description="The number of documents.")
+    query_embedding: Array[float] | None = Field(
+        None, description="The vector of the query, in place of the encoder's."
     )
-    directions: bool = Field(False, description="whether the main directions of the vectors suffice")
+    filter: dict[str, Any] | None = Field(None, description="Only documents whose metadata match it.")
+    hybrid: bool = Field(False, description="Whether to rank candidates by vectors and words together.")
+    documents: int = Field(
+        0,
+        ge=0,
+        description="The number of documents that are likely to be read and come with the pool, without long ones.",
+    )
+    directions: bool = Field(False, description="Whether the main directions of the vectors suffice.")
     query_precision: Literal["float32", "float64"] = Field(
-        "float64", description="the precision in which the query is normalised"
+        "float64", description="The precision in which the query is normalised."
     )
 
 
 class Ids(Message):
     """Documents of an index."""
 
-    index: str = Field(description="the name of the index")
-    ids: Array[str] = Field(description="the ids of documents, which need not exist")
-    texts: bool = Field(True, description="whether documents are read with text and title; else these may be empty")
+    index: str = Field(description="The name of the index.")
+    ids: Array[str] = Field(description="The ids of documents, which need not exist.")
+    texts: bool = Field(
+        True, description="Whether documents are read with text and title. Otherwise, these may be empty."
+    )
 
 
 class Query(Message):
     """A query to encode."""
 
-    query: str = Field(description="the query, in plain words")
+    query: str = Field(description="The query, in plain words.")
 
 
 class Texts(Message):
     """Documents to encode, each with its title."""
 
-    texts: Array[str] = Field(description="the title and text of each document")
+    texts: Array[str] = Field(description="The title and text of each document.")
 
 
 def _post(

@@ -52,15 +52,15 @@ class AnswerWarning(BaseModel):
 
     model_config = ConfigDict(from_attributes=True)
 
-    slug: str = Field(description="the kind of warning, for programs; docs/api.md lists all")
-    message: str = Field(description="a sentence, for people")
+    slug: str = Field(description="The kind of warning, for programs. docs/api.md lists all.")
+    message: str = Field(description="A sentence, for people.")
 
 
 class LanguageModelUsage(BaseModel):
     """The tokens of a language model that grades, for one request."""
 
-    input_tokens: int = Field(description="tokens read, as counted by the model's server")
-    output_tokens: int = Field(description="tokens written")
+    input_tokens: int = Field(description="The tokens that were read, as the model's server counts them.")
+    output_tokens: int = Field(description="The tokens that were written.")
 
 
 class RelevantSpan(BaseModel):
@@ -68,9 +68,9 @@ class RelevantSpan(BaseModel):
 
     model_config = ConfigDict(from_attributes=True)
 
-    start: int = Field(description="the position of its first character, counted from 0")
-    end: int = Field(description="the position after its last character")
-    score: float = Field(description="its relevance in [0, 1]")
+    start: int = Field(description="The position of its first character, counted from 0.")
+    end: int = Field(description="The position after its last character.")
+    score: float = Field(description="Its relevance in [0, 1].")
 
 
 class CreateIndex(Message):
@@ -78,17 +78,19 @@ class CreateIndex(Message):
 
     encoder: str | None = Field(
         None,
-        description="the name of the service's encoder, the default; or 'none' for an index without vectors, searched "
-        "by BM25",
+        description="The name of the service's encoder, which is the default, or 'none' for an index without vectors, "
+        "which BM25 searches.",
     )
-    dimension: int | None = Field(None, ge=1, description="dimension of your own vectors, without an encoder")
+    dimension: int | None = Field(None, ge=1, description="The dimension of vectors of your own, without an encoder.")
     kind: str | None = Field(
         None,
-        description="how it is searched: exactly (flat, the default), or approximately and faster (ivf; in a store "
-        "hnsw)",
+        description="The kind of search. 'flat', the default, is exact. 'ivf', or 'hnsw' in a store, is approximate "
+        "and faster.",
     )
-    lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
-    metric: str = Field("cosine", description="only cosine: every vector is normalised to unit length")
+    lexical: bool = Field(True, description="Whether to keep the words too, for BM25 and hybrid search.")
+    metric: str = Field(
+        "cosine", description="The metric, which is always cosine: every vector is normalised to unit length."
+    )
 
     @field_validator("metric")
     @classmethod
@@ -113,7 +115,7 @@ class Describe(Message):
     """A description of an index, for people and language models that choose an index."""
 
     description: str = Field(
-        max_length=2_000, description="the description, which replaces an earlier one; empty to remove it"
+        max_length=2_000, description="The description, which replaces an earlier one. An empty one removes it."
     )
 
 
@@ -121,97 +123,101 @@ class IndexArtifacts(Message):
     """Data of an index beside its documents."""
 
     description: str | None = Field(
-        None, max_length=2_000, description="a description, for people and language models that choose an index"
+        None, max_length=2_000, description="A description, for people and language models that choose an index."
     )
     distinct: str | None = Field(
-        None, description="selections have one document for each value of this field, unless a request says otherwise"
+        None,
+        description="A field of the metadata. Selections have one document for each of its values, unless a request "
+        "says otherwise.",
     )
     calibration: dict[str, Any] | None = Field(
-        None, description="the map from relevance to a probability, as `boundarymorph calibrate` makes it"
+        None, description="The map from relevance to a probability, as `boundarymorph calibrate` makes it."
     )
 
 
 class UnreadableIndex(BaseModel):
     """An index that exists and cannot be read."""
 
-    name: str = Field(description="the name of the index, as in the URLs of its routes")
-    type: str = Field(description="the type of the problem that its routes answer with")
-    detail: str = Field(description="the problem")
+    name: str = Field(description="The name of the index, as in the URLs of its routes.")
+    type: str = Field(description="The type of the problem that its routes answer with.")
+    detail: str = Field(description="The problem.")
 
 
 class IndexList(BaseModel):
     """All indexes that the key may use."""
 
-    indexes: list[IndexDescription] = Field(description="the indexes in the order of their names")
+    indexes: list[IndexDescription] = Field(description="The indexes in the order of their names.")
     unreadable: list[UnreadableIndex] = Field(
-        default=[], description="indexes that exist and cannot be read now; no other index is missing"
+        default=[], description="Indexes that exist and cannot be read now. No other index is missing."
     )
 
 
 class StoredDocument(BaseModel):
     """A document in an index."""
 
-    id: str = Field(description="the document's id, unique in the index")
-    text: str = Field(description="the text as it was uploaded")
-    title: str | None = Field(description="the title; null if the document has none")
-    metadata: dict[str, Any] = Field(description="the metadata as it was uploaded")
+    id: str = Field(description="The document's id, unique in the index.")
+    text: str = Field(description="The text as it was uploaded.")
+    title: str | None = Field(description="The title, or null if the document has no title.")
+    metadata: dict[str, Any] = Field(description="The metadata as it was uploaded.")
 
 
 class DocumentPage(BaseModel):
     """Documents of an index in the order of their ids."""
 
-    documents: list[StoredDocument] = Field(description="the documents of this page")
-    next: str | None = Field(description="the 'after' of the next page; null for the last one")
+    documents: list[StoredDocument] = Field(description="The documents of this page.")
+    next: str | None = Field(description="The 'after' of the next page, or null for the last one.")
 
 
 class FieldStatistics(BaseModel):
     """A field of the metadata in a sample of documents."""
 
-    documents: int = Field(description="number of documents in the sample that have the field")
-    values: int = Field(description="number of different values in the sample")
-    examples: list[Any] = Field(description="at most five of its values")
+    documents: int = Field(description="The number of documents in the sample that have the field.")
+    values: int = Field(description="The number of different values in the sample.")
+    examples: list[Any] = Field(description="At most five of its values.")
 
 
 class IndexStatistics(IndexDescription):
     """An index, and statistics of a sample of its documents."""
 
-    sampled: int = Field(description="number of documents in the sample: the first by id; in a store, any documents")
-    characters_mean: float = Field(description="mean length of title and text in the sample; 0 if it is empty")
-    characters_most: int = Field(description="length of the longest title and text in the sample")
-    fields: dict[str, FieldStatistics] = Field(description="the most frequent fields of the metadata in the sample")
+    sampled: int = Field(
+        description="The number of documents in the sample. These are the first by id or, in a store, any documents."
+    )
+    characters_mean: float = Field(description="The mean length of title and text in the sample, or 0 if it is empty.")
+    characters_most: int = Field(description="The length of the longest title and text in the sample.")
+    fields: dict[str, FieldStatistics] = Field(description="The most frequent fields of the metadata in the sample.")
 
 
 class UploadProblem(BaseModel):
     """A skipped line of an upload, or element of its array, and the reason."""
 
-    line: int = Field(description="number of the line or element, counted from 1")
-    reason: str = Field(description="the reason why it was skipped")
+    line: int = Field(description="The number of the line or element, counted from 1.")
+    reason: str = Field(description="The reason why it was skipped.")
 
 
 class UploadReport(BaseModel):
     """The result of an upload. Documents counted as added or updated are on disk."""
 
-    added: int = Field(description="new documents")
-    updated: int = Field(description="documents that replaced one with the same id")
-    unchanged: int = Field(description="documents that existed already with the same content")
-    superseded: int = Field(description="documents whose id came again later in the upload")
-    skipped: int = Field(description="lines that are not a valid document")
-    truncated: int = Field(description="documents cut to the encoder's maximum length for embedding")
-    problems: list[UploadProblem] = Field(description="the first skipped lines")
+    added: int = Field(description="New documents.")
+    updated: int = Field(description="Documents that replaced one with the same id.")
+    unchanged: int = Field(description="Documents that existed already with the same content.")
+    superseded: int = Field(description="Documents whose id came again later in the upload.")
+    skipped: int = Field(description="Lines that are not a valid document.")
+    truncated: int = Field(description="Documents cut to the encoder's maximum length for embedding.")
+    problems: list[UploadProblem] = Field(description="The first skipped lines.")
     unknown_fields: dict[str, int] = Field(
-        description="unknown fields, perhaps misspelled, and how many documents had them"
+        description="Unknown fields, which may be misspelled, and the number of documents with them."
     )
 
 
 class UploadProgress(BaseModel):
     """The progress of an upload up to its last batch, which is on disk."""
 
-    documents: int = Field(description="documents processed, with any outcome")
-    added: int = Field(description="new documents")
-    updated: int = Field(description="documents that replaced one with the same id")
-    unchanged: int = Field(description="documents that existed already with the same content")
-    skipped: int = Field(description="lines that are not a valid document")
-    position: int = Field(description="bytes of the upload processed; of an array without white space")
+    documents: int = Field(description="The documents that were processed, with any outcome.")
+    added: int = Field(description="New documents.")
+    updated: int = Field(description="Documents that replaced one with the same id.")
+    unchanged: int = Field(description="Documents that existed already with the same content.")
+    skipped: int = Field(description="Lines that are not a valid document.")
+    position: int = Field(description="The bytes of the upload that were processed, without white space in an array.")
 
 
 class DeleteDocuments(Message):
@@ -229,8 +235,8 @@ class DeleteDocuments(Message):
         }
     )
 
-    ids: Array[Id] | None = Field(None, description="ids of the documents to delete; unknown ids are ignored")
-    filter: dict[str, Any] | None = Field(None, description="a filter as in a selection; it must not match everything")
+    ids: Array[Id] | None = Field(None, description="The ids of the documents to delete. Unknown ids are ignored.")
+    filter: dict[str, Any] | None = Field(None, description="A filter as in a selection. It must not match everything.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -242,66 +248,70 @@ class DeleteDocuments(Message):
 class DeleteReport(BaseModel):
     """The result of a deletion."""
 
-    deleted: int = Field(description="number of documents that existed and are deleted")
+    deleted: int = Field(description="The number of documents that existed and are deleted.")
 
 
 class ScoreRequest(Message):
     """Texts to score against one query."""
 
-    query: QueryText = Field(description="the query that the texts are scored against")
-    texts: Array[str] = Field(description="the texts to score")
+    query: QueryText = Field(description="The query that the texts are scored against.")
+    texts: Array[str] = Field(description="The texts to score.")
     deadline_ms: float | None = Field(
-        None, gt=0, le=86_400_000, description="milliseconds from now; late texts are not scored"
+        None, gt=0, le=86_400_000, description="The deadline, in milliseconds from now. Late texts are not scored."
     )
-    truncate: bool = Field(True, description="cut texts that are too long for the model; false refuses them")
+    truncate: bool = Field(
+        True, description="Whether texts that are too long for the model are cut. If false, they are refused."
+    )
     instruction: str | None = Field(
-        None, min_length=1, description="what counts as relevant, for a model that takes an instruction"
+        None, min_length=1, description="An explanation of relevance, for a model that takes an instruction."
     )
 
 
 class ScoreResponse(BaseModel):
     """The scores of all texts of a request."""
 
-    model: str = Field(description="name of the model, with revision, precision, length, and prompt")
-    scores: list[float] = Field(description="scores in [0, 1], in the order of the texts")
-    truncated: int = Field(description="number of texts that were cut to fit the model")
+    model: str = Field(description="The name of the model, with revision, precision, length, and prompt.")
+    scores: list[float] = Field(description="Scores in [0, 1], in the order of the texts.")
+    truncated: int = Field(description="The number of texts that were cut to fit the model.")
 
 
 class ScorerInfo(BaseModel):
     """A cross-encoder and its limits."""
 
-    model: str = Field(description="name of the model, with revision, precision, length, and prompt")
-    backend: str = Field(description="the software that runs it")
-    max_length: int = Field(description="most tokens of a query and a text together")
-    max_texts: int = Field(description="most texts in one call")
+    model: str = Field(description="The name of the model, with revision, precision, length, and prompt.")
+    backend: str = Field(description="The software that runs it.")
+    max_length: int = Field(description="The most tokens of a query and a text together.")
+    max_texts: int = Field(description="The most texts in one call.")
     batch_tokens: int = Field(
-        description="tokens per batch; fewer than configured after a batch did not fit the device"
+        description="The tokens of a batch. There are fewer than configured after a batch did not fit the device."
     )
-    queue_tokens: int = Field(description="tokens that may wait; requests beyond are refused")
-    instructed: bool = Field(False, description="whether it takes an instruction with a request")
+    queue_tokens: int = Field(description="The tokens that may wait. Further requests are refused.")
+    instructed: bool = Field(False, description="Whether it takes an instruction with a request.")
 
 
 class Health(BaseModel):
     """The state of the process."""
 
-    status: str = Field(description="ok, starting, unready, draining or failed")
-    detail: str | None = Field(None, description="the reason why it does not work")
+    status: str = Field(description="The status: ok, starting, unready, draining, or failed.")
+    detail: str | None = Field(None, description="The reason why the process does not work.")
 
 
 class PartHealth(BaseModel):
     """The state of a part of the process."""
 
-    status: Literal["ok", "away"] = Field(description="whether it answered its last probe")
-    since: datetime = Field(description="time since which it has this status")
-    detail: str | None = Field(None, description="the reason why it does not answer, for callers that may read it")
+    status: Literal["ok", "away"] = Field(description="Whether the part answered its last probe.")
+    since: datetime = Field(description="The time since which the part has this status.")
+    detail: str | None = Field(
+        None, description="The reason why the part does not answer, for callers that may read it."
+    )
 
 
 class ScorerInUse(BaseModel):
     """A scorer and the trust in its scores."""
 
-    model: str | None = Field(description="the full name of its model; null while it is unknown")
+    model: str | None = Field(description="The full name of its model, or null while it is unknown.")
     trust: Trust = Field(
-        description="how far its scores are trusted beside similarity and words; docs/models.md says what it changes"
+        description="The trust in its scores beside similarity and words. docs/models.md says what it changes."
     )
 
 
@@ -311,19 +321,19 @@ class Ready(Health):
     Services that charge per request are not probed and not listed.
     """
 
-    parts: dict[str, PartHealth] = Field(default_factory=dict, description="the parts that the process needs, by name")
-    scorer: ScorerInUse | None = Field(None, description="the scorer in use, for callers that may read details")
+    parts: dict[str, PartHealth] = Field(default_factory=dict, description="The parts that the process needs, by name.")
+    scorer: ScorerInUse | None = Field(None, description="The scorer in use, for callers that may read details.")
 
 
 class Problem(BaseModel):
     """RFC 9457 problem details; `type` is stable, `detail` says what to do."""
 
-    type: str = Field(description="the kind of problem, which is stable: urn:boundarymorph:problem: and a name")
-    title: str = Field(description="the type in words")
-    status: int = Field(description="the status code of the HTTP response")
-    detail: str = Field(description="the problem, and what to do about it")
-    instance: str | None = Field(None, description="the path of the request")
-    errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and the reasons")
+    type: str = Field(description="The kind of problem, which is stable: urn:boundarymorph:problem: and a name.")
+    title: str = Field(description="The type in words.")
+    status: int = Field(description="The status code of the HTTP response.")
+    detail: str = Field(description="The problem, and what to do about it.")
+    instance: str | None = Field(None, description="The path of the request.")
+    errors: list[dict[str, str]] | None = Field(None, description="The invalid fields of the body, and the reasons.")
 
 
 class Distinct(Message):
@@ -333,13 +343,14 @@ class Distinct(Message):
         "text",
         min_length=1,
         max_length=1_024,
-        description="'text' for title and text, or a field of the metadata; dots lead into objects. A document without "
-        "the field has nothing in common with any other",
+        description="'text' for title and text, or a field of the metadata. Dots lead into objects. A document "
+        "without the field has nothing in common with any other.",
     )
-    at_most: int = Field(1, ge=1, description="the most documents with the same value")
+    at_most: int = Field(1, ge=1, description="The most documents with the same value.")
     k_counts: Literal["documents", "groups"] = Field(
         "documents",
-        description="'groups': return k groups, ranked by their best document, each with its best 'at_most' documents",
+        description="The unit of k. With 'groups', there are k groups, ranked by their best document, each with its "
+        "best 'at_most' documents.",
     )
 
 

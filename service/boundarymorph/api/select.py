@@ -60,7 +60,7 @@ def _prepared(
         NotReady: If the request needs a model, and the process is not ready.
     """
     key, visit = permitted_caller(request), visit_of(request)
-    policy = access.policies.of(key.name, request.path_params.get("policy"))
+    policy = access.policies.resolve(key.name, request.path_params.get("policy"))
     pool = data.get("pool") if isinstance(data, dict) else None
     documents = pool.get("documents") if isinstance(pool, dict) else pool
     wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))

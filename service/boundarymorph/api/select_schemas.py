@@ -29,9 +29,11 @@ from boundarymorph.settings.sections import Calls, RelevanceKind
 class VectorBlock(Message):
     """Vectors as one base64 string of little-endian numbers in C order."""
 
-    data: str = Field(description="the bytes in base64")
-    shape: Array[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
-    dtype: Literal["float16", "float32"] = Field("float16", description="type of the numbers in 'data'")
+    data: str = Field(description="The bytes in base64.")
+    shape: Array[Annotated[int, Field(ge=1)]] = Field(
+        min_length=1, max_length=2, description="The shape, [N, d] or [d]."
+    )
+    dtype: Literal["float16", "float32"] = Field("float16", description="The type of the numbers in 'data'.")
 
 
 def _form(vector: object) -> Literal["numbers", "block"]:
@@ -73,24 +75,33 @@ KnownScore = Annotated[float, Field(ge=0, le=1), BeforeValidator(_rounded)]
 class PoolDocument(Message):
     """One candidate. The default id is its position; an integer id becomes a string."""
 
-    id: Id | None = Field(None, description="unique in the pool; the position, from 0, if absent")
-    text: str = Field(description="the text that the models read, after the title")
-    title: str | None = Field(None, description="the title, which the models read before the text")
-    embedding: Array[float] | None = Field(None, description="the vector; made by the service if absent, see 'vectors'")
-    score: float | None = Field(None, description="retrieval score; the pool is ranked by it if all have one")
-    bm25: float | None = Field(None, ge=0, description="BM25 of the query, if you have it; it improves the set")
+    id: Id | None = Field(None, description="The id, unique in the pool. By default, it is the position, from 0.")
+    text: str = Field(description="The text that the models read, after the title.")
+    title: str | None = Field(None, description="The title, which the models read before the text.")
+    embedding: Array[float] | None = Field(
+        None, description="The vector. If there are no vectors, the service makes them as 'vectors' says."
+    )
+    score: float | None = Field(
+        None, description="The retrieval score. The pool is ranked by it if all documents have one."
+    )
+    bm25: float | None = Field(
+        None, ge=0, description="The BM25 score for the query, if you have it. It improves the set."
+    )
     cross_encoder_score: KnownScore | None = Field(
-        None, description="the score, if you know it already, as in 'known_scores'; it costs no call"
+        None, description="The score, if you know it already, as in 'known_scores'. It costs no call."
     )
     tokens: int | None = Field(
-        None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="The length for 'max_tokens'. By default, it is estimated from the text.",
     )
     weight: Weight | None = Field(
         None,
-        description="a boost: the value is relevance times this weight and the result of 'boost'; 1 changes nothing",
+        description="A boost: the value is relevance times this weight and the result of 'boost'. 1 changes nothing.",
     )
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="the metadata, which is returned with 'return_documents'"
+        default_factory=dict, description="The metadata, which is returned with 'return_documents'."
     )
 
 
@@ -109,14 +120,14 @@ class PoolBody(Message):
 
     documents: Array[Candidate] = Field(
         min_length=1,
-        description="documents, or just texts; ranked by their scores or, without scores, as 'ranked' says",
+        description="Documents, or just texts. They are ranked by their scores or, without scores, as 'ranked' says.",
     )
-    embeddings: VectorBlock | None = Field(None, description="the vectors of all documents, in their order")
+    embeddings: VectorBlock | None = Field(None, description="The vectors of all documents, in their order.")
     features: dict[Annotated[str, Field(min_length=1, max_length=64)], Array[float | None]] = Field(
         default_factory=dict,
         fail_fast=True,
-        description="your own signals by name, with a number for each document, or null. The method 'trend' learns "
-        "which signals the scores follow",
+        description="Your own signals by name, with a number for each document, or null. The method 'trend' learns "
+        "which signals the scores follow.",
     )
 
 
@@ -130,18 +141,18 @@ Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_t
 class AskedQuery(Message):
     """One of several queries of a request."""
 
-    query: QueryText = Field(description="one information need, in plain words")
-    weight: float = Field(1, gt=0, le=1, description="factor of the relevance to this query")
+    query: QueryText = Field(description="One information need, in plain words.")
+    weight: float = Field(1, gt=0, le=1, description="The factor of the relevance to this query.")
 
 
 class Objective(Message):
     """Find the share `find` of all relevant documents with the probability `in`, by few calls."""
 
     find: float = Field(
-        gt=0, le=1, description="share to find of all documents that reach 'min_relevance', by default 0.5"
+        gt=0, le=1, description="The share to find of all documents that reach 'min_relevance', by default 0.5."
     )
-    within: float = Field(0.9, gt=0, lt=1, alias="in", description="probability of that at which to stop")
-    next: int = Field(10, ge=1, description="most documents to read next that the answer names")
+    within: float = Field(0.9, gt=0, lt=1, alias="in", description="The probability of that at which to stop.")
+    next: int = Field(10, ge=1, description="The most documents to read next that the answer names.")
 
 
 def _as_query(value: object) -> object:
@@ -228,146 +239,157 @@ class SelectRequest(Message):
 
     model_config = ConfigDict(json_schema_extra=_with_rules)
 
-    query: QueryText | None = Field(None, description="the information need, in plain words")
+    query: QueryText | None = Field(None, description="The information need, in plain words.")
     queries: Queries | None = Field(
         None,
         min_length=1,
-        description="several queries with one budget, in place of 'query': the set has the documents that answer any "
-        "of them best. Strings, or objects with a weight",
+        description="Several queries with one budget, in place of 'query': the set has the documents that answer any "
+        "of them best. Strings, or objects with a weight.",
     )
-    index: str | None = Field(None, description="take the candidates from this index")
-    pool: Pool | None = Field(None, description="or take these candidates: an object, or just a list of documents")
+    index: str | None = Field(None, description="The index to take the candidates from.")
+    pool: Pool | None = Field(
+        None, description="The candidates, in place of an index: an object, or just a list of documents."
+    )
     budget: Budget | None = Field(
         None,
         validation_alias=AliasChoices("budget", "B"),
-        description='B: the most cross-encoder calls; "auto" stops when more calls are expected to gain little',
+        description='B: the most cross-encoder calls. "auto" stops when more calls are expected to gain little.',
     )
-    k: int | None = Field(None, ge=1, description="number of documents to return")
+    k: int | None = Field(None, ge=1, description="The number of documents to return.")
     max_tokens: int | None = Field(
         None,
         ge=1,
         le=1_000_000_000,
-        description="return documents up to this many tokens, instead of k. Without 'min_relevance', documents with "
-        "less than 1 % of the best one's expected relevance (the setting 'negligible') are left out",
+        description="The most tokens of the returned documents, instead of k. Without 'min_relevance', documents with "
+        "less than 1 % of the best one's expected relevance (the setting 'negligible') are left out.",
     )
     min_relevance: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="return only documents that are more likely than not to reach this relevance: at most k documents "
-        "or max_tokens, and perhaps none. Calls go to the documents for which that is in doubt",
+        description="Return only documents that are more likely than not to reach this relevance: at most k documents "
+        "or max_tokens, and perhaps none. Calls go to the documents for which that is in doubt.",
     )
     objective: Objective | None = Field(
         None,
-        description="find nearly all relevant documents, and stop when that is likely enough. The most likely "
+        description="Find nearly all relevant documents, and stop when that is likely enough. The most likely "
         "documents are scored first, and the documents that reach 'min_relevance' are returned. 'budget' is an upper "
-        "bound, \"auto\" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'",
+        "bound, \"auto\" by default. With a 'budget' of 0 you judge documents yourself, by 'known_scores'.",
     )
     known_scores: dict[Id, KnownScore] | None = Field(
-        None, description="scores by id that you know already; they cost no call. 1 and 0 are a yes and a no"
+        None, description="Scores that you know already, by id. They cost no call. 1 and 0 are a yes and a no."
     )
     relevance: RelevanceKind | None = Field(
         None,
-        description="the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, "
+        description="The kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, "
         "the vectors, and the words together. 'scorer' is the score alone, known or expected, and the method "
-        "'boundarymorph' always uses it",
+        "'boundarymorph' always uses it.",
     )
     calibration: bool | None = Field(
         None,
-        description="false: relevance is not converted to the probability that a person agrees. By default it is, by "
-        "the calibration of the index or, for pools, the service, or by the map of the embedded scorer",
+        description="Whether relevance is converted to the probability that a person agrees. By default it is, by the "
+        "calibration of the index or, for pools, of the service, or by the map of the embedded scorer.",
     )
     instruction: str | None = Field(
         None,
         min_length=1,
-        description="an explanation of relevance for a scorer that takes an instruction; other scorers refuse it",
+        description="An explanation of relevance for a scorer that takes an instruction. Other scorers refuse it.",
     )
     distinct: DistinctBy = Field(
         None,
-        description="true: no two documents with the same text. The name of a field of the metadata: one document for "
-        "each of its values. An object sets the number of documents",
+        description="With true, no two documents have the same text. With the name of a field of the metadata, each "
+        "of its values has one document. An object sets the number of documents.",
     )
     diversity: float = Field(
-        0, ge=0, le=1, description="weight of diversity against relevance: 0 chooses by relevance alone"
+        0, ge=0, le=1, description="The weight of diversity against relevance. 0 chooses by relevance alone."
     )
     boost: Array[BoostRule] | None = Field(
         None,
         min_length=1,
         max_length=MAX_RULES,
-        description="rules that multiply relevance. The product, the value, decides about the set, its order and the "
-        "calls; 'min_relevance' applies to relevance. Each factor, and their product, stay between 0.001 and 1,000",
+        description="Rules that multiply relevance. The product, the value, decides about the set, its order, and the "
+        "calls, but 'min_relevance' applies to relevance. Each factor, and their product, stay between 0.001 and "
+        "1,000.",
     )
     method: Method | None = Field(
         None,
-        description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
-        "which makes the paper's calls one by one only with as many rounds as calls and reuse false",
+        description="The method. 'trend' learns how the scores relate to the ranking. 'boundarymorph' is the paper's "
+        "method, which makes the paper's calls one by one only with as many rounds as calls and 'reuse' false.",
     )
     depth: int | None = Field(
-        None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: number of candidates from the index"
+        None,
+        ge=1,
+        validation_alias=AliasChoices("depth", "N"),
+        description="N: the number of candidates from the index.",
     )
     exclude_ids: Array[Id] | None = Field(
         None,
-        description="the ids of documents that are neither returned nor scored, such as documents that were seen "
-        "before. Their known scores still help to find others",
+        description="The ids of documents that are neither returned nor scored, such as documents that were seen "
+        "before. Their known scores still help to find others.",
     )
     filter: dict[str, Any] | None = Field(
-        None, description="only documents of the index whose metadata match it; docs/api.md describes the language"
+        None, description="A filter on the metadata of the index's documents. docs/api.md describes the language."
     )
-    hybrid: bool = Field(False, description="whether to rank candidates by vectors and words together")
+    hybrid: bool = Field(False, description="Whether to rank candidates by vectors and words together.")
     spend: Literal["order", "set"] = Field(
         "order",
-        description="if every document fits, so that no call can change the set: 'order' spends the calls on the order "
-        "of the answer, 'set', the paper's rule, makes none",
+        description="The purpose of calls that cannot change the set, because every document fits. 'order' spends "
+        "them on the order of the answer. 'set', the paper's rule, makes no such call.",
     )
     rounds: Rounds | None = Field(
         None,
-        description="the most requests to the scorer, of equal size; a near deadline may lead to more, smaller ones. "
+        description="The most requests to the scorer, of equal size. A near deadline may lead to more, smaller ones. "
         "With up to 3, the first request has the head of the list and the best by words. With as many as calls, each "
-        "call is chosen with all earlier scores known. 'auto', the default, is 3 for a fixed budget. A selection that "
-        "stops by itself, or that goes by the score alone, has more rounds, which grow: 5 for 10 calls and 11 for 50. "
-        "If the budget covers the pool, there is one",
+        "call is chosen with all earlier scores known. 'auto', the default, is 3 for a fixed budget. A selection "
+        "that stops by itself, or that goes by the score alone, has more rounds, which grow: 5 for 10 calls and 11 "
+        "for 50. If the budget covers the pool, there is one round.",
     )
-    query_embedding: Vector | None = Field(None, description="the query's vector, in place of the encoder's")
+    query_embedding: Vector | None = Field(None, description="The query's vector, in place of the encoder's.")
     ranked: bool = Field(
         False,
-        description="whether the pool is in retrieval order, best first. Else a pool without scores is ranked by BM25 "
-        "or, if it has embeddings, by the inner products with the query",
+        description="Whether the pool is in retrieval order, best first. Otherwise, a pool without scores is ranked by "
+        "BM25 or, if it has embeddings, by the inner products with the query.",
     )
     vectors: Literal["lexical", "encoder"] | None = Field(
         None,
-        description="how to make the vectors of a pool without embeddings: from its words, or with the encoder",
+        description="The way to make the vectors of a pool without embeddings: from its words, or with the encoder.",
     )
     passages: bool | None = Field(
         None,
-        description="whether a document that is longer than the scorer's window becomes passages, of which the best "
-        "counts; true by default for a pool without embeddings. Calls are spent on passages. false: it is cut",
+        description="Whether a document that is longer than the scorer's window becomes passages, of which the best "
+        "counts, instead of being cut. The default is true for a pool without embeddings. Calls are spent on "
+        "passages.",
     )
     return_documents: bool | None = Field(
         None,
-        description="whether documents have text, title, and metadata. By default documents of an index do, unless "
+        description="Whether documents have text, title, and metadata. By default documents of an index do, unless "
         "they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer "
-        "is refused",
+        "is refused.",
     )
     explain: bool | Literal["pool"] = Field(
         False,
-        description="whether to return every round: each scored document, its rival, and its score. 'pool' adds the "
-        "set before each round, and the belief about each candidate before the first call and at the end",
+        description="Whether to return every round: each scored document, its rival, and its score. 'pool' adds the "
+        "set before each round, and the belief about each candidate before the first call and at the end.",
     )
     explain_depth: int | None = Field(
-        None, ge=1, description="with 'explain': \"pool\": the belief about this many leading candidates only"
+        None, ge=1, description='The number of leading candidates to explain, with "explain": "pool".'
     )
     deadline_ms: float | None = Field(
-        None, gt=0, le=86_400_000, description="milliseconds from the arrival; the answer is the set as it is then"
+        None,
+        gt=0,
+        le=86_400_000,
+        description="The deadline, in milliseconds from the arrival. The answer is the set as it is then.",
     )
     reuse: bool = Field(
         True,
-        description="scores known from earlier requests replace calls; false: choose as a first request would",
+        description="Whether scores known from earlier requests replace calls. If false, the choice is that of a "
+        "first request.",
     )
     on_failure: Literal["degrade", "error"] | None = Field(
         None,
-        description="what to do at the deadline, or if scorer or retriever fail. By default answer with the set as "
-        "known so far, or with 429 if the service is too busy to score anything. 'degrade': in that case answer too, "
-        "with the first stage's order. 'error': answer with a problem instead of anything but 'complete'",
+        description="The answer at the deadline, or if scorer or retriever fail. By default it is the set as known so "
+        "far, or 429 if the service is too busy to score anything. With 'degrade', it is then the first stage's "
+        "order. With 'error', it is a problem instead of any incomplete set.",
     )
 
     @model_validator(mode="after")

@@ -113,7 +113,7 @@ def context_of(
 ) -> Context:
     """Return the context of a request with these fields; see `task_of` for the other arguments."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
-    deadline = Deadline.of_request(arrival, min(seconds, settings.limits.deadline_seconds))
+    deadline = Deadline.from_request(arrival, min(seconds, settings.limits.deadline_seconds))
     return Context(caller, tenant, deadline, ACCEPTED[on_failure], memory)
 
 
@@ -193,7 +193,7 @@ def _report(request: SelectRequest, limits: Limits) -> Report:
 def instruction_of(given: str | None, limits: Limits) -> str | None:
     """Return an instruction; None for an empty one. Raises LimitExceeded."""
     check_bound("instruction", len(given or ""), limits.query_characters, "characters")
-    return given
+    return given or None
 
 
 def is_human(relevance: str | None, method: str, settings: Settings, *, searches: bool = False) -> bool:
@@ -319,7 +319,7 @@ def cut_of(documents: Sequence[Document], query: str, window: int | None, limits
         window = USUAL_WINDOW
     if window is None:
         return None
-    return Cut.of(documents, query, window, per_document=limits.document_passages, in_all=limits.passages)
+    return Cut.plan(documents, query, window, per_document=limits.document_passages, in_all=limits.passages)
 
 
 def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:

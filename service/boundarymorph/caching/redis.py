@@ -100,7 +100,7 @@ class CircuitBreaker:
             self._trying = False
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """The server did not answer, returned an error, or was not called."""
 
 
@@ -125,12 +125,12 @@ class Guard:
         self.circuit = circuit
 
     async def call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Return the answer. Raises only Unanswered, whatever the request raises."""
+        """Return the answer. Raises only NoAnswer, whatever the request raises."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._places.acquire()
         except TimeoutError as late:
-            raise Unanswered from late
+            raise NoAnswer from late
         try:
             return await self._call(request)
         finally:
@@ -139,7 +139,7 @@ class Guard:
     async def _call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         ticket, before = self.circuit.admit(), self.circuit.state
         if ticket is None:
-            raise Unanswered
+            raise NoAnswer
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await cancel_once(request())
@@ -151,7 +151,7 @@ class Guard:
             if before is State.CLOSED and self.circuit.state is not State.CLOSED:
                 self._on_change(error)
             await self._reconnect(error)
-            raise Unanswered from error
+            raise NoAnswer from error
         before = self.circuit.state
         self.circuit.succeeded(ticket)
         if before is not State.CLOSED and self.circuit.state is State.CLOSED:
@@ -190,7 +190,7 @@ class RedisLink:
 
         The query of the URL holds options of `redis-py`. A circuit opens after `failures` in a row.
         """
-        self._redis: Any = connected(url, timeout, connections)
+        self._redis: Any = make_client(url, timeout, connections)
         places = asyncio.Semaphore(connections)
         self._guards: dict[Operation, Guard] = {}
         for operation in ("read", "write"):
@@ -203,9 +203,9 @@ class RedisLink:
         return self._guards[operation].circuit.state
 
     async def call(self, operation: Operation, command: str, key: bytes, *arguments: bytes | int) -> Any:
-        """Return Redis's answer. Raises only Unanswered."""
+        """Return Redis's answer. Raises only NoAnswer."""
         if self._closed:
-            raise Unanswered
+            raise NoAnswer
 
         async def ask() -> Any:
             with metrics.cache_seconds.labels("scores", operation).time():
@@ -239,7 +239,7 @@ class RedisScoreCache:
             # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
             key = score_key(model, query, self._namespace)
             answer = await self._link.call("read", "HRANDFIELD", key, FIELDS, b"WITHVALUES")
-        except Unanswered:
+        except NoAnswer:
             metrics.count_lookups("scores", error=1)
             return {}
         if not isinstance(answer, list) or len(answer) % 2:
@@ -259,7 +259,7 @@ class RedisScoreCache:
             return []
         try:
             answer = await self._link.call("read", "HMGET", score_key(model, query, self._namespace), *text_digests)
-        except Unanswered:
+        except NoAnswer:
             metrics.count_lookups("scores", error=count)
             return [None] * count
         if not isinstance(answer, list) or len(answer) != count:
@@ -281,7 +281,7 @@ class RedisScoreCache:
             left = await self._link.call("write", "PTTL", key)
             if not isinstance(left, int) or not 0 <= left <= self._milliseconds:
                 await self._link.call("write", "PEXPIRE", key, self._milliseconds)
-        except Unanswered:
+        except NoAnswer:
             outcome = "error"
         metrics.cache_writes.labels("scores", outcome).inc(len(scores))
 
@@ -309,7 +309,7 @@ def decoded(value: object) -> CachedScore | None:
         return None
 
 
-def connected(url: str, timeout: float, connections: int) -> Redis:
+def make_client(url: str, timeout: float, connections: int) -> Redis:
     """Return a client that waits `timeout` seconds and never tries again.
 
     Raises InvalidConfiguration; the message has no part of the URL, as it may contain a password.

@@ -21,7 +21,7 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, ScorerUna
 from boundarymorph.inference.models import identity_of
 from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked
+from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, check_scores
 from boundarymorph.telemetry import metrics
 
 CHANGED = "the scorer's model has changed since this request began; try again"  # its scores cannot be compared
@@ -45,7 +45,7 @@ class _Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadThroughSource:
     """Reads, computes, and writes the values of one call.
 
     `compute` is called for all missing values, and again for those that another request failed to compute.
@@ -68,7 +68,9 @@ class ReadThrough:
         self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
 
-    async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
+    async def get(
+        self, keys: Sequence[_Key], source: ReadThroughSource, *, deadline: float | None = None
+    ) -> list[CachedScore]:
         """Return n values for n keys; equal keys are looked up once.
 
         The deadline is in seconds on the clock. Raises DeadlineExceeded, and the errors of `source.compute`.
@@ -103,7 +105,7 @@ class ReadThrough:
         while self._writes:
             await asyncio.gather(*self._writes)
 
-    async def _lead(self, keys: Sequence[_Key], due: float, source: Source) -> dict[_Key, CachedScore]:
+    async def _lead(self, keys: Sequence[_Key], due: float, source: ReadThroughSource) -> dict[_Key, CachedScore]:
         loop = asyncio.get_running_loop()
         flights: dict[_Key, _Flight] = {key: _Flight(due, loop.create_future()) for key in keys}
         self._flights.update(flights)
@@ -154,7 +156,9 @@ class ReadThrough:
             raise DeadlineExceeded("the deadline passed while another request was computing the same value")
         return {key: flight.landed.result() for key, flight in flights.items()}
 
-    def _write_later(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
+    def _write_later(
+        self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: ReadThroughSource
+    ) -> None:
         if len(self._writes) >= self._most_writes:
             metrics.cache_writes.labels("scores", "dropped").inc(len(values))
             self._land(flights, values)
@@ -163,7 +167,9 @@ class ReadThrough:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
+    async def _write(
+        self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: ReadThroughSource
+    ) -> None:
         try:
             await source.write(values)
         except Exception:
@@ -289,7 +295,7 @@ class TaskScores:
             digests = [text for _, _, text in wanted]
             if self._looked_up is None:
                 return await cache.read(model, self._query, digests)
-            return metrics.counted("scores", [self._looked_up.get(text) for text in digests])
+            return metrics.record_lookups("scores", [self._looked_up.get(text) for text in digests])
 
         async def compute(missing: Sequence[_Key]) -> Sequence[CachedScore]:
             nonlocal computed_here
@@ -308,7 +314,7 @@ class TaskScores:
                 kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
                 await cache.write(model, self._query, kept)
 
-        found = await self._caching.through.get(keys, Source(read, compute, write), deadline=deadline)
+        found = await self._caching.through.get(keys, ReadThroughSource(read, compute, write), deadline=deadline)
         # Another task's deadline may have left it without a score, so ask again for this task.
         if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
             settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
@@ -321,7 +327,7 @@ class TaskScores:
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._caching.scorer, self._instruction
         scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction, caller=self._caller)
-        scores = checked(scores, len(texts), scorer.name)
+        scores = check_scores(scores, len(texts), scorer.name)
         self.failure = scores.failure
         self.spans.update(scores.spans)
         if scores.tokens is not None:

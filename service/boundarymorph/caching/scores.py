@@ -36,9 +36,8 @@ SECONDS_TO_LIVE = 7 * 24 * 3600.0
 class CachedScore:
     """A score that a cache holds.
 
-    Attributes:
-        document: The text's id when it was scored, a hint for finding it; the score is valid for any text with the
-            digest under which it is stored.
+    `document` is the text's id when it was scored, a hint for finding it. The score is valid for any text with the
+    digest under which it is stored.
     """
 
     score: float
@@ -108,7 +107,7 @@ class MemoryScoreCache:
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         known = self._known(model, query)
-        return metrics.counted("scores", [known.get(text) for text in text_digests])
+        return metrics.record_lookups("scores", [known.get(text) for text in text_digests])
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:

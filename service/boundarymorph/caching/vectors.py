@@ -58,7 +58,7 @@ class CachingEncoder:
         if name is None:
             return await self._encoder.encode_query(text, caller)
         key = name, self._encoder.dimension, digest(text)
-        [known] = metrics.counted("embeddings", [self._cache.get(key)])
+        [known] = metrics.record_lookups("embeddings", [self._cache.get(key)])
         while known is None and (flight := self._flights.get(key)) is not None:
             known = await asyncio.shield(flight)
         return (await self._encoded(key, text, caller) if known is None else known).copy()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, RelevanceKind, log_odds, sigmoid
 from boundarymorph.calibration.trust import Choice, MeasuredTrust, OrderShares, pairs_in_order
 from boundarymorph.errors import InvalidInput
-from boundarymorph.reading import counted
+from boundarymorph.reading import quantity
 from boundarymorph.selection.pool import Trust
 
 FEWEST_QUERIES = 3
@@ -72,11 +72,11 @@ def learn(
     """
     queries = [query for query in queries if len(query)]
     _check(queries)
-    trust = MeasuredTrust.of([one for query in queries if (one := query.order_shares()) is not None], declared)
+    trust = MeasuredTrust.measure([one for query in queries if (one := query.order_shares()) is not None], declared)
     chosen: Choice = trust.chosen or declared
     measured = {
-        "human": _Measured.of([query.relevance[chosen] for query in queries], queries),
-        "scorer": _Measured.of([query.scores for query in queries], queries),
+        "human": _FittedMap.measure([query.relevance[chosen] for query in queries], queries),
+        "scorer": _FittedMap.measure([query.scores for query in queries], queries),
     }
     maps: dict[RelevanceKind, ProbabilityMap] = {}
     for kind in ("human", "scorer"):
@@ -141,15 +141,11 @@ def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float6
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """A map fitted to all queries, and predictions for each query by a map fitted to the others.
+class _FittedMap:
+    """A map of all queries, and predictions for each query by a map fitted to the others.
 
-    Attributes:
-        learned: The map of all queries; its slope may be 0.
-        before: (n,) relevance of all judged documents.
-        after: (n,) probabilities of all judged documents.
-        targets: (n,) whether they are relevant.
-        losses: (q, 2) the mean log loss of each query before and after.
+    `before`, `after` and `targets` are (n,) relevance, probability, and target of all judged documents. `losses` (q, 2)
+    has the mean log loss of each query before and after.
     """
 
     learned: ProbabilityMap
@@ -159,7 +155,7 @@ class _Measured:
     losses: NDArray[np.float64]
 
     @classmethod
-    def of(cls, relevance: Sequence[NDArray[np.float64]], queries: Sequence[JudgedQuery]) -> _Measured:
+    def measure(cls, relevance: Sequence[NDArray[np.float64]], queries: Sequence[JudgedQuery]) -> _FittedMap:
         """Fit the maps to the (n,) relevance of each query."""
         clip = clip_of(np.concatenate(relevance))
         values, targets = [log_odds(one, clip) for one in relevance], [query.targets for query in queries]
@@ -224,7 +220,7 @@ def _advice(maps: Mapping[RelevanceKind, ProbabilityMap]) -> str:
 def _check(queries: Sequence[JudgedQuery]) -> None:
     if len(queries) < FEWEST_QUERIES:
         raise InvalidInput(
-            f"there are judgements of {counted(len(queries), 'query', 'queries')} that can be used; calibrating takes "
+            f"there are judgements of {quantity(len(queries), 'query', 'queries')} that can be used; calibrating takes "
             f"{FEWEST_QUERIES} or more, and ten are a good number"
         )
     targets = np.concatenate([query.targets for query in queries])

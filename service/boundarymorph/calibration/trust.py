@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.reading import counted
+from boundarymorph.reading import quantity
 from boundarymorph.selection.pool import Trust
 
 Choice = Literal["none", Trust]  # none: make no calls
 CHOICES: tuple[Choice, ...] = ("none", *get_args(Trust))
 FEWEST = 5  # queries that have relevant and other documents
-RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # of the bootstrap; the interval is in percentiles
+RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # for the bootstrap; the interval is in percentiles
 
 
 def pairs_in_order(key: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
@@ -60,7 +60,7 @@ class MeasuredTrust:
     needed: int | None
 
     @classmethod
-    def of(cls, queries: Sequence[OrderShares], declared: Trust) -> MeasuredTrust:
+    def measure(cls, queries: Sequence[OrderShares], declared: Trust) -> MeasuredTrust:
         """Choose the trust that orders more pairs than `declared`.
 
         The gain must exceed a standard error, and hold on queries that were left out.
@@ -88,7 +88,7 @@ class MeasuredTrust:
         """Say what was measured, and what changes."""
         if self.queries < FEWEST:
             return (
-                f"{counted(self.queries, 'query has', 'queries have')} relevant and other documents: judge "
+                f"{quantity(self.queries, 'query has', 'queries have')} relevant and other documents: judge "
                 f"{self.needed} more to measure the trust in the scorer, which stays {declared}"
             )
         behind, low, high = self.behind
@@ -123,7 +123,7 @@ def _needed(shares: NDArray[np.float64], declared: int) -> int | None:
 
 
 def _queries(count: int) -> str:
-    return f"about {counted(count, 'more judged query', 'more judged queries')}"
+    return f"about {quantity(count, 'more judged query', 'more judged queries')}"
 
 
 def _interval(values: NDArray[np.float64]) -> tuple[float, float, float]:

@@ -37,7 +37,7 @@ Entry = ParsedDocument | BadLine
 
 @contextmanager
 def open_documents(
-    source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
+    source: Path, columns: TableColumns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
     """Open a source, and yield its documents and its size in bytes, if that is known.
 
@@ -47,13 +47,16 @@ def open_documents(
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         inside = source.resolve() if source.is_dir() else None
-        yield of_folder(folder, files, most, inside=inside, strict=strict), sum(path.stat().st_size for path in files)
+        yield (
+            folder_documents(folder, files, most, inside=inside, strict=strict),
+            sum(path.stat().st_size for path in files),
+        )
         return
     with sources.open_source(source) as (stream, length):
         if is_table(source):
-            yield of_table(stream, source, columns, most), length
+            yield table_documents(stream, source, columns, most), length
         elif source.name.lower().removesuffix(".gz").endswith(".json"):
-            yield of_array(stream, source, dimension, most, whole), length
+            yield array_documents(stream, source, dimension, most, whole), length
         else:
             yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
 
@@ -87,7 +90,7 @@ def _visible(folder: Path) -> Iterator[Path]:
             yield path
 
 
-async def of_folder(
+async def folder_documents(
     folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
 ) -> AsyncIterator[Entry]:
     """Yield a document of each file; its id is its path within the folder.
@@ -139,9 +142,9 @@ def titled(text: str) -> tuple[str | None, str]:
     return (heading[1].rstrip(" \t\r#") if heading else None), text
 
 
-async def of_array(stream: Stream, source: Path, dimension: int, most: int, whole: int) -> AsyncIterator[Entry]:
+async def array_documents(stream: Stream, source: Path, dimension: int, most: int, whole: int) -> AsyncIterator[Entry]:
     """Yield the documents of a JSON array, bounded in bytes by `whole`, each by `most`."""
-    with sources.undamaged(source):
+    with sources.report_damage(source):
         body = stream.read(whole + 1)
     lines = "write one object a line, to a file whose name ends in `.jsonl`"
     if len(body) > whole:
@@ -154,13 +157,13 @@ async def of_array(stream: Stream, source: Path, dimension: int, most: int, whol
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class TableColumns:
     id: str | None = None
     text: str | None = None
     title: str | None = None
 
 
-async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
+async def table_documents(stream: Stream, source: Path, columns: TableColumns, most: int) -> AsyncIterator[Entry]:
     """Yield a document of each row of a table with a header.
 
     Commas, semicolons, or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
@@ -171,7 +174,7 @@ async def of_table(stream: Stream, source: Path, columns: Columns, most: int) ->
 
     def decoded() -> Iterator[str]:
         nonlocal position
-        with sources.undamaged(source, sources.WRITTEN):
+        with sources.report_damage(source, sources.WRITTEN):
             for number, line in enumerate(iter(lambda: stream.readline(most + 1), b""), start=1):
                 position += len(line)
                 if position - begin > most:
@@ -211,7 +214,7 @@ async def of_table(stream: Stream, source: Path, columns: Columns, most: int) ->
         raise InvalidInput(f"{name}, line {rows.line_num}: no CSV: {error}") from None
 
 
-def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None, int, int | None]:
+def _places(header: list[str], columns: TableColumns, name: str) -> tuple[int | None, int, int | None]:
     names = [cell.strip().lower() for cell in header]
 
     def place(given: str | None, *usual: str) -> int | None:
@@ -237,7 +240,7 @@ class PassageSplitter:
     characters: int
     _counts: dict[str, int] = field(default_factory=dict)  # number of passages, by document
 
-    async def of(self, entries: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
+    async def split(self, entries: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
         """Yield the passages of documents without vectors; with 0 characters, the documents."""
         async for entry in entries:
             if not self.characters or isinstance(entry, BadLine) or entry.embedding is not None:

@@ -17,11 +17,11 @@ from rich.table import Table
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, option
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
-from boundarymorph.reading import counted
+from boundarymorph.reading import quantity
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.cli.files import Columns
+    from boundarymorph.cli.files import TableColumns
     from boundarymorph.retrieval.interfaces import Catalog, IndexDescription
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.uploads import IngestReport
@@ -99,8 +99,8 @@ def build_index(options: Build) -> None:
     settings = Settings.load(data_directory=options.data_directory)
     if options.encoder is not None and (options.kind, options.words, options.dimension) != (None, True, None):
         raise typer.BadParameter("an index without an encoder takes no --kind, --no-words and --dimension")
-    columns = files.Columns(options.id_column, options.text_column, options.title_column)
-    if columns != files.Columns() and not files.is_table(source):
+    columns = files.TableColumns(options.id_column, options.text_column, options.title_column)
+    if columns != files.TableColumns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
     start, report = time.monotonic(), IngestReport()
     if source.is_dir() and (others := files.other_suffixes(source)):
@@ -111,7 +111,7 @@ def build_index(options: Build) -> None:
         try:
             documents = asyncio.run(_fill(settings, options, columns, report))
         except KeyboardInterrupt:
-            so_far = counted(report.stored, "document", "documents")
+            so_far = quantity(report.stored, "document", "documents")
             console.print(f"stopped after {so_far}; repeat the command to go on")
             raise typer.Exit(INTERRUPTED) from None
     unit = "file" if files.is_texts(source) else "line"
@@ -235,7 +235,7 @@ def snapshot_index(
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
     console.print(
-        f"{name}: {counted(copy.count, 'document', 'documents')}, {copy.bytes:,} bytes in {target}", markup=False
+        f"{name}: {quantity(copy.count, 'document', 'documents')}, {copy.bytes:,} bytes in {target}", markup=False
     )
 
 
@@ -252,7 +252,7 @@ def restore_index(
     """
     with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
-    console.print(f"{name}: {counted(info.count, 'document', 'documents')} restored")
+    console.print(f"{name}: {quantity(info.count, 'document', 'documents')} restored")
 
 
 @app.command("delete")
@@ -275,20 +275,20 @@ def delete_index(
             console.print(f"{name} deleted")
         else:
             deleted = catalog.get(name).delete_matching(wanted)
-            console.print(f"{name}: {counted(deleted, 'document', 'documents')} deleted")
+            console.print(f"{name}: {quantity(deleted, 'document', 'documents')} deleted")
 
 
 def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> int | None:
+async def _fill(settings: Settings, options: Build, columns: TableColumns, report: IngestReport) -> int | None:
     """Fill the index, and return how many documents became passages; None if they stay whole."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
     from boundarymorph.retrieval.local.catalog import LocalIndex
-    from boundarymorph.retrieval.uploads import ingesting
+    from boundarymorph.retrieval.uploads import ingest_batches
 
     name, source, limits = options.name, options.source, settings.limits
     characters = options.passages
@@ -312,8 +312,10 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
             with found as (entries, length), terminal.Stages(console) as stages:
                 if characters:  # before the first passage can be found
                     await asyncio.to_thread(catalog.artifacts(name).change, distinct=files.DOCUMENT)
-                async for _ in ingesting(live, encoder, passages.of(entries), strict=options.strict, report=report):
-                    note = f", {counted(report.documents, 'document', 'documents')}"
+                async for _ in ingest_batches(
+                    live, encoder, passages.split(entries), strict=options.strict, report=report
+                ):
+                    note = f", {quantity(report.documents, 'document', 'documents')}"
                     stages.show(f"indexing {name}, bytes", report.position, length, note)
             if characters:
                 await asyncio.to_thread(passages.remove_old, live)

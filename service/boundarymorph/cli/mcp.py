@@ -47,25 +47,25 @@ def mcp(
         fail(missing_package("mcp", error.name, "mcp"))
 
     async def serve() -> None:
-        async with _here(settings) if url is None else _at(url.strip(), settings) as service:
+        async with _own_service(settings) if url is None else _remote_service(url.strip(), settings) as service:
             await tools.server_of(service).run_stdio_async()
 
     asyncio.run(serve())
 
 
 @asynccontextmanager
-async def _here(settings: Settings) -> AsyncIterator[Service]:
+async def _own_service(settings: Settings) -> AsyncIterator[Service]:
     # It needs no key, as only the parent process can call it.
-    from boundarymorph.agents.rest import within
+    from boundarymorph.agents.rest import local_service
     from boundarymorph.server.app import create_app
 
     app = create_app(settings.model_copy(update={"keys": (), "rate_limits": RateLimitSettings()}))
     async with app.router.lifespan_context(app):
-        yield within(app, f"http://{settings.host}:{settings.port}", {}, settings.agents)
+        yield local_service(app, f"http://{settings.host}:{settings.port}", {}, settings.agents)
 
 
 @asynccontextmanager
-async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
+async def _remote_service(url: str, settings: Settings) -> AsyncIterator[Service]:
     import httpx2
 
     from boundarymorph.agents.rest import Service

@@ -44,7 +44,7 @@ def open_source(source: Path) -> Iterator[tuple[Stream, int | None]]:
 
 
 @contextmanager
-def undamaged(source: Path, so_far: str = "") -> Iterator[None]:
+def report_damage(source: Path, so_far: str = "") -> Iterator[None]:
     """Raise InvalidInput, with the sentence `so_far`, where a damaged gzip file is read."""
     try:
         yield
@@ -59,7 +59,7 @@ def records(source: Path) -> Iterator[Record]:
     """
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
-    with undamaged(source), open_source(source) as (stream, _):
+    with report_damage(source), open_source(source) as (stream, _):
         yield from reading.records(stream, named(source))
 
 
@@ -80,7 +80,7 @@ def interruptible() -> Iterator[None]:
 async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
     """Yield the content of the stream as it arrives. Raises InvalidInput for damaged gzip."""
     while True:
-        with undamaged(source, WRITTEN):
+        with report_damage(source, WRITTEN):
             chunk = stream.read1(1 << 18)
         if not chunk:
             return

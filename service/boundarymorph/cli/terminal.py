@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from boundarymorph.reading import counted
+from boundarymorph.reading import quantity
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.uploads import IngestReport
@@ -85,9 +85,11 @@ def print_ingestion(
     documents: int | None = None,
 ) -> None:
     """Print the outcome of an upload in `unit`s, with the number of `documents` if known."""
-    entries = counted(report.documents, "document", "documents")
+    entries = quantity(report.documents, "document", "documents")
     if documents is not None:
-        entries = f"{counted(report.documents, 'passage', 'passages')} of {counted(documents, 'document', 'documents')}"
+        entries = (
+            f"{quantity(report.documents, 'passage', 'passages')} of {quantity(documents, 'document', 'documents')}"
+        )
     outcomes = ", ".join(
         f"{count:,} {outcome}"
         for outcome in ("added", "updated", "unchanged", "skipped")
@@ -96,11 +98,11 @@ def print_ingestion(
     rate = report.documents / max(seconds, 1e-9)
     console.print(f"{name}: {entries}: {outcomes}; {seconds:,.1f} s, {rate:,.0f} a second")
     if report.truncated:
-        longer = counted(report.truncated, "text is", "texts are")
+        longer = quantity(report.truncated, "text is", "texts are")
         console.print(f"  {longer} longer than the encoder reads; it read the beginning")
     _print_problems(console, report, unit)
     if report.superseded:
-        again = counted(report.superseded, "document", "documents")
+        again = quantity(report.superseded, "document", "documents")
         console.print(f"  {again} had the id of a later one, which replaced it; ids must be unique")
     if report.unknown_fields:
         counts = ", ".join(f"{name!r} in {count:,}" for name, count in report.unknown_fields.items())
@@ -156,11 +158,11 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     else:
         print_whole(console, table)
     console.print(
-        f"\n{counted(k, 'document', 'documents')}: {scored} scored, {k - scored} inferred; "
+        f"\n{quantity(k, 'document', 'documents')}: {scored} scored, {k - scored} inferred; "
         f"{sum(rank > k for rank in ranks)} from below rank {k} (deepest {max(ranks, default=0):,})"
     )
-    calls = counted(usage["budget"], "cross-encoder call", "cross-encoder calls")
-    rounds = counted(usage["rounds"], "round", "rounds")
+    calls = quantity(usage["budget"], "cross-encoder call", "cross-encoder calls")
+    rounds = quantity(usage["rounds"], "round", "rounds")
     console.print(f"{usage['cross_encoder_calls']} of {calls} in {rounds}; stopped: {answer['stop_reason']}")
     stages = dict(answer["timings_ms"])
     total = stages.pop("total")

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry(Generic[Owner]):
+class QueueEntry(Generic[Owner]):
     """A waiting sequence: the `position`-th of its owner's request.
 
     The earlier it is `due`, the more urgent it is.
@@ -57,12 +57,12 @@ class TokenQueue(Generic[Owner]):
 
     callers: Counter[str] = field(default_factory=Counter)  # tokens that wait, by caller
     _led: dict[str, int] = field(default_factory=dict)
-    _waiting: list[Entry[Owner]] = field(default_factory=list)
+    _waiting: list[QueueEntry[Owner]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, entries: Iterable[Entry[Owner]]) -> None:
+    def add(self, entries: Iterable[QueueEntry[Owner]]) -> None:
         for entry in entries:
             insort(self._waiting, entry, key=_due)
             self.callers[entry.caller] += len(entry.item)
@@ -91,7 +91,7 @@ class TokenQueue(Generic[Owner]):
         own = due.pop(caller, 0)
         return own + sum(min(count, own + tokens) for count in due.values())
 
-    def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Owner]]:
+    def take(self, batch_tokens: int, *, pads: bool) -> list[QueueEntry[Owner]]:
         """Remove and return the next batch, which contains the most urgent sequence, if any.
 
         A batch of several sequences has at most `batch_tokens`. If it `pads`, each sequence costs as much as the
@@ -107,20 +107,20 @@ class TokenQueue(Generic[Owner]):
         self._remove(batch)
         return batch
 
-    def _remove(self, entries: Sequence[Entry[Owner]]) -> None:
+    def _remove(self, entries: Sequence[QueueEntry[Owner]]) -> None:
         gone = set(map(id, entries))
         self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
         for entry in entries:
             self.callers[entry.caller] -= len(entry.item)
         self.callers = +self.callers
 
-    def _front(self, tokens: int) -> list[Entry[Owner]]:
+    def _front(self, tokens: int) -> list[QueueEntry[Owner]]:
         """Return the most urgent sequences of up to this many tokens, or one, evenly of all callers."""
         entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
         sums = accumulate(len(entry.item) for entry in entries)
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
-    def _by_turns(self) -> list[Entry[Owner]]:
+    def _by_turns(self) -> list[QueueEntry[Owner]]:
         """Return all entries in an order in which callers take turns by tokens.
 
         Ties go to the caller whose first turn is oldest.
@@ -137,7 +137,7 @@ class TokenQueue(Generic[Owner]):
         return [entry for *_, entry in order]
 
 
-def _like_lengths(entries: list[Entry[Owner]], batch_tokens: int) -> list[Entry[Owner]]:
+def _like_lengths(entries: list[QueueEntry[Owner]], batch_tokens: int) -> list[QueueEntry[Owner]]:
     """Return the run of similar lengths around the first entry that has the most tokens."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
     sums = [0, *accumulate(len(entry.item) for entry in by_length)]
@@ -219,7 +219,7 @@ class Batcher(Generic[ModelType]):
         self._closed = False
         self._changed = threading.Condition()
         self._tokenizer = FairExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
-        self._metrics = self.role.metrics.of_model(model.name, model.backend, self.waiting)
+        self._metrics = self.role.metrics.for_model(model.name, model.backend, self.waiting)
         self._workers = [
             threading.Thread(target=self._work, name=f"{self.role.name}-{worker}", daemon=True)
             for worker in range(model.workers)
@@ -278,7 +278,7 @@ class Batcher(Generic[ModelType]):
         with self._changed:
             self._admit(tokens, due, deadline, admitted, caller)
             last = due + tokens * self.token_seconds
-            self._queue.add(Entry(item, job, place, last, caller) for place, item in enumerate(items))
+            self._queue.add(QueueEntry(item, job, place, last, caller) for place, item in enumerate(items))
             self._changed.notify(len(items))
         self._metrics.truncated.inc(len(truncated))
         try:
@@ -366,7 +366,7 @@ class Batcher(Generic[ModelType]):
             )
 
     def _work(self) -> None:
-        batch: list[Entry[_Job]] = []
+        batch: list[QueueEntry[_Job]] = []
         try:
             while batch := self._next():
                 now = self._clock()
@@ -378,7 +378,7 @@ class Batcher(Generic[ModelType]):
             log.critical("a thread of the %s has ended", self.role.name, exc_info=error)
             self._lose(f"a thread of the {self.role.name} has ended ({type(error).__name__})", batch)
 
-    def _next(self) -> list[Entry[_Job]]:
+    def _next(self) -> list[QueueEntry[_Job]]:
         """Wait for the next batch; returns an empty one after `close`."""
         with self._changed:
             self.idle += 1
@@ -391,7 +391,7 @@ class Batcher(Generic[ModelType]):
             self.idle -= 1
         return batch
 
-    def _run(self, batch: list[Entry[_Job]]) -> None:
+    def _run(self, batch: list[QueueEntry[_Job]]) -> None:
         start = self._clock()
         try:
             values = self._checked(self.model.run([entry.item for entry in batch]), len(batch))
@@ -422,7 +422,7 @@ class Batcher(Generic[ModelType]):
             raise role.failed(f"{self.model.name} gave nan or inf for a {role.item}; another precision may help")
         return values
 
-    def _note(self, error: Exception, batch: list[Entry[_Job]]) -> None:
+    def _note(self, error: Exception, batch: list[QueueEntry[_Job]]) -> None:
         if not isinstance(error, OutOfMemory):
             log.error("a batch of %d %ss failed", len(batch), self.role.item, exc_info=error)
             return
@@ -434,7 +434,7 @@ class Batcher(Generic[ModelType]):
             self.batch_tokens = min(smaller, self.model.batch_tokens)
             self._good_batches = 0
 
-    def _measure(self, batch: list[Entry[_Job]], seconds: float) -> None:
+    def _measure(self, batch: list[QueueEntry[_Job]], seconds: float) -> None:
         lengths = [len(entry.item) for entry in batch]
         tokens = sum(lengths)
         last = seconds / tokens / len(self._workers)
@@ -449,7 +449,7 @@ class Batcher(Generic[ModelType]):
         self._metrics.batch_tokens.observe(tokens)
         self._metrics.padding.observe(1 - tokens / (max(lengths) * len(lengths)) if self.model.pads else 0.0)
 
-    def _deliver(self, batch: list[Entry[_Job]], values: NDArray[Any]) -> None:
+    def _deliver(self, batch: list[QueueEntry[_Job]], values: NDArray[Any]) -> None:
         finished = []
         with self._changed:
             for entry, value in zip(batch, values, strict=True):
@@ -474,7 +474,7 @@ class Batcher(Generic[ModelType]):
         self._drop(job, "failed")
         job.finish(error)
 
-    def _lose(self, reason: str, batch: list[Entry[_Job]]) -> None:
+    def _lose(self, reason: str, batch: list[QueueEntry[_Job]]) -> None:
         with self._changed:
             first, self._lost = self._lost is None, reason
             jobs = self._queue.owners() | {entry.owner for entry in batch}

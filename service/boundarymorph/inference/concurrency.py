@@ -29,12 +29,10 @@ EXCEEDED = "the deadline passed; allow more time, or ask for less"
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """The time for one request.
+class TimeBudget:
+    """The seconds that a request may take.
 
-    Attributes:
-        seconds: Seconds that it may take.
-        last: Whether the deadline is then, so that a retry would be too late.
+    `last` says whether the deadline is then, so that a retry would be too late.
     """
 
     seconds: float
@@ -43,17 +41,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time by which a request must be answered.
-
-    Attributes:
-        at: Seconds on the clock; infinite for no deadline.
-    """
+    """The time by which a request must be answered, in seconds on the clock, if not infinite."""
 
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
-    def of_request(cls, arrival: float, seconds: float) -> Self:
+    def from_request(cls, arrival: float, seconds: float) -> Self:
         """Return the deadline of a caller that waits `seconds` from `arrival` on `time.monotonic()`."""
         return cls(arrival + seconds - min(RETURN * seconds, LONGEST_RETURN))
 
@@ -79,10 +73,10 @@ class Deadline:
             raise DeadlineExceeded(EXCEEDED)
         return remaining
 
-    def within(self, seconds: float) -> Budget:
+    def budget(self, seconds: float) -> TimeBudget:
         """Return the budget of a request that may itself take this long. Raises DeadlineExceeded."""
         remaining = self.remaining()
-        return Budget(min(seconds, remaining), remaining <= seconds)
+        return TimeBudget(min(seconds, remaining), remaining <= seconds)
 
     @asynccontextmanager
     async def enforced(self) -> AsyncIterator[None]:
@@ -311,7 +305,7 @@ class Run(Protocol):
     async def __call__(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result: ...
 
 
-class Abandoned(Exception):
+class CallerGone(Exception):
     """No caller waits for the result of this thread any more."""
 
 
@@ -348,9 +342,9 @@ def is_abandoned() -> bool:
 
 
 def check_awaited() -> None:
-    """Raise Abandoned if the caller has gone. Long work should call this from time to time."""
+    """Raise CallerGone if the caller has gone. Long work should call this from time to time."""
     if is_abandoned():
-        raise Abandoned
+        raise CallerGone
 
 
 @contextmanager
@@ -387,7 +381,7 @@ class FairExecutor:
         self._turns = Turns(threads, share)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
-    def of(self, caller: str) -> Run:
+    def bind(self, caller: str) -> Run:
         """Return a `Run` for one caller."""
 
         async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:

@@ -193,17 +193,15 @@ def load_options(chosen: ModelSettings, threads: int | None) -> dict[str, Any]:
 def locate(
     name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False, **placement: Any
 ) -> tuple[Repository, Placement]:
-    """Return the repository of a model, and its place by the arguments of `Placement.of`."""
+    """Return the repository of a model, and its place by the arguments of `Placement.choose`."""
     repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
-    return repository, Placement.of(**placement)
+    return repository, Placement.choose(**placement)
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs.
+    """Where and how a model runs: batches include padding.
 
-    Attributes:
-        batch_tokens: Most tokens of a batch, including padding.
-        workers: Concurrent batches. On a GPU there are two, of which the second is made while the first computes.
+    On a GPU there are two concurrent batches (`workers`), of which the second is made while the first computes.
     """
 
     device: torch.device
@@ -216,7 +214,7 @@ class Placement(NamedTuple):
         return _TYPES[self.precision]
 
     @classmethod
-    def of(
+    def choose(
         cls,
         device: str = "auto",
         precision: Precision = "auto",
@@ -291,7 +289,7 @@ class PooledBody:
     head: Head
 
     def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
-        features = padded(items, self.padding, self.body.device)
+        features = pad_batch(items, self.padding, self.body.device)
         mask = features["attention_mask"]
         states = self.body(**features).last_hidden_state
         if self.pooling == "mean":
@@ -301,7 +299,7 @@ class PooledBody:
         return self.head(states[torch.arange(len(mask), device=mask.device), tokens].float())
 
 
-def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
+def pad_batch(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
     """Return the (n, longest) features of a batch in int64: ids, mask, and any type ids."""
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)

@@ -14,7 +14,16 @@ from typing import Generic, TypeVar
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, Overloaded
 from boundarymorph.inference.concurrency import Deadline, gather
-from boundarymorph.remote.peer import Busy, Flawed, Mismatch, OtherModel, Peer, Refused, Relayed, Unavailable
+from boundarymorph.remote.peer import (
+    Mismatch,
+    OtherModel,
+    Peer,
+    RelayedError,
+    RequestRefused,
+    ServerBusy,
+    ServerUnavailable,
+    UnusableAnswer,
+)
 from boundarymorph.telemetry import metrics
 
 BACKOFF, MOST_BACKOFF = 1.0, 30.0  # seconds after the first failure, doubled after each further one
@@ -41,9 +50,9 @@ class Role:
     done: str = "answered"
     results: str = "answers"
 
-    def error(self, outcome: Unavailable | Refused, note: str = "") -> BoundaryMorphError:
+    def error(self, outcome: ServerUnavailable | RequestRefused, note: str = "") -> BoundaryMorphError:
         """Return the error that callers get for this outcome, with `note` in its message."""
-        kind = self.failed if isinstance(outcome, Refused) else self.unavailable
+        kind = self.failed if isinstance(outcome, RequestRefused) else self.unavailable
         return (getattr(outcome, "kind", None) or kind)(f"{outcome}{note}")
 
 
@@ -80,7 +89,7 @@ class Replica(Generic[P]):
 
     @property
     def works(self) -> bool:
-        return self.fault is None or isinstance(self.fault, Busy)
+        return self.fault is None or isinstance(self.fault, ServerBusy)
 
     def is_free(self, texts: int, requests: int, now: float) -> bool:
         if self.fault is not None:
@@ -91,7 +100,7 @@ class Replica(Generic[P]):
     def back_off(self, fault: Exception, now: float) -> None:
         """Note a fault. The outcomes of requests that are underway no longer count."""
         self.fault, self.since, self.newest = fault, now, self.begun + 1
-        if isinstance(fault, Busy):
+        if isinstance(fault, ServerBusy):
             pause = PAUSE if fault.pause is None else min(fault.pause, LONGEST_PAUSE)
             self.free_at = max(self.free_at, now + pause)
         else:
@@ -166,22 +175,22 @@ class Balancer(Generic[P]):
 
         Raises:
             DeadlineExceeded: If no server becomes free in time.
-            Overloaded: If all servers are busy. Errors of a `Relayed` and of the role are raised as well.
+            Overloaded: If all servers are busy. Errors of a `RelayedError` and of the role are raised as well.
         """
         self.check_open()
         tried: set[Replica[P]] = set()
-        last: tuple[Replica[P], Unavailable | Refused] | None = None
+        last: tuple[Replica[P], ServerUnavailable | RequestRefused] | None = None
         for _ in range(ATTEMPTS + len(self.replicas)):
             if (replica := await self._free(texts, tried, deadline, again=last is not None)) is None:
                 break
             try:
                 answer = await self._attempt(replica, texts, ask, repeatable=repeatable)
-            except Relayed as relayed:
+            except RelayedError as relayed:
                 raise relayed.error from relayed
-            except Busy:
+            except ServerBusy:
                 if deadline is None:
                     tried.add(replica)
-            except (Unavailable, Mismatch, Flawed) as failure:
+            except (ServerUnavailable, Mismatch, UnusableAnswer) as failure:
                 tried.add(replica)
                 if failure.carried_out and replica.peer.paid:
                     raise self._role.error(failure, "; not retried, because it may have been carried out") from failure
@@ -190,13 +199,13 @@ class Balancer(Generic[P]):
                 last, repeated = (replica, failure), last is not None
                 if repeated:
                     break
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 raise self._role.error(refusal) from refusal
             else:
-                if last is not None and isinstance(last[1], Flawed):
+                if last is not None and isinstance(last[1], UnusableAnswer):
                     self._change(*last)
                 return answer
-        if last is not None and (isinstance(last[1], Flawed) or not self._faults):
+        if last is not None and (isinstance(last[1], UnusableAnswer) or not self._faults):
             raise self._role.error(last[1])
         raise self.no_server_error()
 
@@ -204,7 +213,7 @@ class Balancer(Generic[P]):
         """Call all servers at once, as `call` does, and record the fault of each."""
 
         async def one(replica: Replica[P]) -> None:
-            with suppress(Busy, Unavailable, Refused, DeadlineExceeded):
+            with suppress(ServerBusy, ServerUnavailable, RequestRefused, DeadlineExceeded):
                 await self._attempt(replica, 0, ask)
 
         await gather([one(replica) for replica in self.replicas.values()])
@@ -236,12 +245,12 @@ class Balancer(Generic[P]):
         """Return the error that says why no server is left to call."""
         faults = self._faults
         reasons = "; ".join(map(str, faults)) or f"no {self._role.name} can be called now"
-        if busy := [replica for replica in self.replicas.values() if isinstance(replica.fault, Busy)]:
+        if busy := [replica for replica in self.replicas.values() if isinstance(replica.fault, ServerBusy)]:
             seconds = min(replica.free_at for replica in busy) - self._clock()
-            public = faults[0].public if len(faults) == 1 and isinstance(faults[0], Busy) else None
+            public = faults[0].public if len(faults) == 1 and isinstance(faults[0], ServerBusy) else None
             public = public or f"the {self._role.name} is overloaded; try again later"
             return Overloaded(reasons, retry_after=max(seconds, 0.0), public=public)
-        refused = bool(faults) and all(isinstance(fault, Refused) for fault in faults)
+        refused = bool(faults) and all(isinstance(fault, RequestRefused) for fault in faults)
         error = (self._role.failed if refused else self._role.unavailable)(reasons)
         error.logged = bool(faults)  # each fault was logged when it was noted
         return error
@@ -286,14 +295,14 @@ class Balancer(Generic[P]):
         replica.requests, replica.texts = replica.requests + 1, replica.texts + texts
         try:
             answer = await ask(replica.peer)
-        except (Unavailable, Mismatch) as fault:
+        except (ServerUnavailable, Mismatch) as fault:
             if number >= replica.newest:
                 self._change(replica, fault)
             raise
-        except Busy as pause:
+        except ServerBusy as pause:
             self._change(replica, pause)
             raise
-        except Relayed:
+        except RelayedError:
             self._answered(replica, number)
             raise
         except (DeadlineExceeded, asyncio.CancelledError):  # the caller's deadline passed, or it left

@@ -15,9 +15,26 @@ import numpy as np
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput, ScorerFailed
 from boundarymorph.inference.concurrency import Deadline, gather
 from boundarymorph.remote.balancer import Balancer, Role, log
-from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
-from boundarymorph.remote.urls import Endpoint, identified
-from boundarymorph.remote.wire import Answer, Context, Description, TokenCounts, Unusable, chunks, encoded
+from boundarymorph.remote.peer import (
+    KeyRefused,
+    Mismatch,
+    Peer,
+    RequestRefused,
+    ServerBusy,
+    ServerUnavailable,
+    TimedOut,
+    UnusableAnswer,
+)
+from boundarymorph.remote.urls import Endpoint, identify
+from boundarymorph.remote.wire import (
+    Answer,
+    Description,
+    MalformedAnswer,
+    TextContext,
+    TokenCounts,
+    chunks,
+    encode_json,
+)
 from boundarymorph.settings import ModelSettings, secret
 from boundarymorph.telemetry import metrics
 
@@ -26,11 +43,11 @@ CALLS = 3  # the first two may be wasted if the model changes during them
 SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
-OUTCOMES: dict[type[BaseException], str] = {  # of an attempt, in the metrics; any other error is "failed"
-    Busy: "overloaded",
+OUTCOMES: dict[type[BaseException], str] = {  # outcomes of attempts in the metrics; any other error is "failed"
+    ServerBusy: "overloaded",
     DeadlineExceeded: "timeout",
     TimedOut: "timeout",
-    Unavailable: "unavailable",
+    ServerUnavailable: "unavailable",
     asyncio.CancelledError: "cancelled",
 }
 
@@ -40,11 +57,9 @@ class ModelChanged(Mismatch):
 
 
 class _Server(Peer):
-    """A server with its description.
+    """A server with its description, which must be fetched if it is None.
 
-    Attributes:
-        description: None if it must be fetched.
-        asked_at: The value of `opened` when it was fetched.
+    `asked_at` is the value of `opened` when it was fetched.
     """
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:
@@ -107,7 +122,7 @@ class RemoteModel:
         for server in self._servers:
             if server.dialect.description_path is None:  # its model is named by its URL
                 configured = server.dialect.configured(str(server.endpoint.model))
-                server.description = identified(configured, server.endpoint, self._servers[0].base)
+                server.description = identify(configured, server.endpoint, self._servers[0].base)
                 try:
                     self._balancer.serves(server, server.description.name)
                 except Mismatch as other:
@@ -152,7 +167,7 @@ class RemoteModel:
             moment.remaining()
             raise self._balancer.no_server_error()
 
-    async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
+    async def call(self, context: TextContext, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model, in part if that is allowed.
 
         Raises DeadlineExceeded, Overloaded if all servers are busy, InvalidInput if a text is not valid Unicode, and
@@ -172,11 +187,11 @@ class RemoteModel:
             raise
         except TimeoutError as timeout:
             raise DeadlineExceeded("the deadline passed before all texts were done") from timeout
-        except Refused as refusal:
+        except RequestRefused as refusal:
             raise self._role.failed(str(refusal)) from refusal
         raise self._role.unavailable(f"the {self._role.name}s keep changing their model")
 
-    async def _chunks(self, context: Context, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
+    async def _chunks(self, context: TextContext, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
         if not self._connected:
             try:
                 await self.connect(deadline, context.caller)
@@ -217,14 +232,14 @@ class RemoteModel:
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
                 kind = f"is this a server of the kind '{server.dialect.name}'?"
                 try:
-                    body = await server.fetch(path, None, deadline.within(DESCRIPTION_TIMEOUT), caller=caller)
+                    body = await server.fetch(path, None, deadline.budget(DESCRIPTION_TIMEOUT), caller=caller)
                     known = server.dialect.describe(body, server.endpoint.model)
-                    known = identified(known, server.endpoint, self._servers[0].base)
+                    known = identify(known, server.endpoint, self._servers[0].base)
                 except KeyRefused as failure:
                     raise Mismatch(str(failure)) from failure
-                except Refused as failure:
+                except RequestRefused as failure:
                     raise Mismatch(f"{failure}; {kind}") from failure
-                except Unusable as flaw:
+                except MalformedAnswer as flaw:
                     raise Mismatch(f"{server.base}{path} does not fit: {flaw}; {kind}") from flaw
                 server.description, server.asked_at = known, server.opened
             assert known is not None, "a server that does not describe itself has a configured description"
@@ -232,7 +247,7 @@ class RemoteModel:
             return known
 
     async def _ask(
-        self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
+        self, server: _Server, context: TextContext, texts: Sequence[str], deadline: Deadline, *, again: bool = True
     ) -> Answer:
         """Return the results of one server, if necessary in several requests.
 
@@ -261,12 +276,12 @@ class RemoteModel:
             seconds.observe(self._clock() - started)
 
     async def _attempt(
-        self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
+        self, server: _Server, description: Description, context: TextContext, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
         with self._observed(server):
-            budget, dialect = deadline.within(self._attempt_timeout), server.dialect
+            budget, dialect = deadline.budget(self._attempt_timeout), server.dialect
             request = dialect.request(description.model, context, texts, budget.seconds)
-            content = encoded(request.body)
+            content = encode_json(request.body)
             try:
                 body = await server.fetch(
                     request.path,
@@ -276,14 +291,14 @@ class RemoteModel:
                     honours_deadlines=dialect.honours_deadlines,
                     caller=context.caller,
                 )
-            except Busy:
+            except ServerBusy:
                 if server.asked_at != server.opened:  # another model may be behind the new connection
                     server.forget()
                 raise
             try:
                 answer = dialect.read(body, len(texts))
-            except Unusable as flaw:
-                raise Flawed(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
+            except MalformedAnswer as flaw:
+                raise UnusableAnswer(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
             served = answer.served or (await self._describe(server, deadline, context.caller, confirm=True)).name
             if served != description.name:
                 raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
@@ -293,7 +308,7 @@ class RemoteModel:
 
 def _joined(answers: Sequence[Answer]) -> Answer:
     if len({answer.values.shape[1:] for answer in answers}) > 1:
-        raise Refused("the servers give results of different lengths; let all of them serve the same model")
+        raise RequestRefused("the servers give results of different lengths; let all of them serve the same model")
     values = np.concatenate([answer.values for answer in answers])
     there = [answer for answer in answers if answer.failure is None]
     failures = [answer.failure for answer in answers if answer.failure is not None]

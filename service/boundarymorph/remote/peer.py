@@ -22,7 +22,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
-from boundarymorph.inference.concurrency import ON_BEHALF_OF, Budget
+from boundarymorph.inference.concurrency import ON_BEHALF_OF, TimeBudget
 from boundarymorph.settings import header_key
 from boundarymorph.telemetry import tracing
 
@@ -39,28 +39,22 @@ FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-class Unavailable(Exception):
-    """The server cannot be reached or does not work.
-
-    Attributes:
-        carried_out: Whether it may have handled the request anyway.
-    """
+class ServerUnavailable(Exception):
+    """The server cannot be reached or does not work; it may have carried out the request."""
 
     def __init__(self, message: str, *, carried_out: bool = True) -> None:
         super().__init__(message)
         self.carried_out = carried_out
 
 
-class TimedOut(Unavailable):
+class TimedOut(ServerUnavailable):
     """The server did not answer in time."""
 
 
-class Busy(Exception):
+class ServerBusy(Exception):
     """The server is overloaded.
 
-    Attributes:
-        pause: Seconds that it asks for, if any.
-        public: Its own message for callers, if any.
+    It may ask for a pause of some seconds, and have a message for callers.
     """
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
@@ -68,15 +62,15 @@ class Busy(Exception):
         self.pause, self.public = pause, public
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server rejects the request; another try will not help."""
 
 
-class KeyRefused(Refused):
+class KeyRefused(RequestRefused):
     """The server rejects the key, or requires one."""
 
 
-class Mismatch(Refused):
+class Mismatch(RequestRefused):
     """The server is not the expected one: it has another model, or is another kind of server."""
 
     carried_out = False
@@ -86,12 +80,8 @@ class OtherModel(Mismatch):
     """The server serves another model than the one in use."""
 
 
-class Flawed(Refused):
-    """The server's answer is unusable.
-
-    Attributes:
-        kind: A more specific error for the caller than the usual one.
-    """
+class UnusableAnswer(RequestRefused):
+    """The server's answer is unusable; `kind` is a more specific error for the caller."""
 
     carried_out = True
 
@@ -100,7 +90,7 @@ class Flawed(Refused):
         self.kind = kind
 
 
-class Relayed(Exception):
+class RelayedError(Exception):
     """The server works, and answered with an error that is meant for the caller."""
 
     def __init__(self, error: BoundaryMorphError) -> None:
@@ -108,11 +98,11 @@ class Relayed(Exception):
         self.error = error
 
 
-class Unreadable(Exception):
+class UnreadableBody(Exception):
     """The body of an answer is too long or compressed."""
 
 
-class Response:
+class PeerResponse:
     """An answer: its body is `content` after `read`, else in `chunks`.
 
     Reading raises aiohttp.ClientError.
@@ -133,11 +123,11 @@ class Response:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the body, which frees the connection. Raises Unreadable."""
+        """Read the body, which frees the connection. Raises UnreadableBody."""
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
-            raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
+            raise UnreadableBody(f"encoded as {encoding}, though it was asked for as it is")
         if declared is not None and declared <= most:
             self.content = await self._answer.read()
             return self.content
@@ -149,7 +139,7 @@ class Response:
                     break
         if declared is not None or len(content) > most:
             self.close()
-            raise Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
+            raise UnreadableBody(f"over {most:,} bytes long, more than what was asked for can need")
         self.content = bytes(content)
         return self.content
 
@@ -218,7 +208,7 @@ class ConnectionPool:
 
     async def request(
         self, method: str, path: str, content: bytes | AsyncIterator[bytes] | None, headers: Mapping[str, str]
-    ) -> Response:
+    ) -> PeerResponse:
         """Send a request and return its answer before its body is read.
 
         Cancelling closes the connection. Errors of the body's iterator pass through. Raises an aiohttp.ClientError, of
@@ -238,7 +228,7 @@ class ConnectionPool:
             if isinstance(content, AsyncIterator) and cause is not None and not isinstance(cause, OSError):
                 raise cause from None  # raised by the iterator
             raise
-        return Response(answer)
+        return PeerResponse(answer)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -325,13 +315,13 @@ class Peer:
         method: str,
         path: str,
         *,
-        budget: Budget | None,
+        budget: TimeBudget | None,
         content: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
         most: int | None = SMALL,
         caller: str = "",
-    ) -> Response:
+    ) -> PeerResponse:
         """Send a request and return the answer, whatever its status.
 
         Cancelling closes the connection.
@@ -348,19 +338,19 @@ class Peer:
             caller: The caller that it is sent for; only our own servers get a header with it.
 
         Raises:
-            Unavailable: If there is no answer.
-            Flawed: If a successful answer is too long or compressed.
+            ServerUnavailable: If there is no answer.
+            UnusableAnswer: If a successful answer is too long or compressed.
             DeadlineExceeded: If the budget ends with the deadline.
         """
 
-        async def once(sent: Mapping[str, str]) -> Response:
+        async def once(sent: Mapping[str, str]) -> PeerResponse:
             response = await self._connections.request(method, path, content, sent)
             if most is not None or concerns_us(response) or (repeatable and tells_of_server(response)):
                 try:
                     await response.read(most or SMALL)
-                except Unreadable as flaw:
+                except UnreadableBody as flaw:
                     if response.is_success:
-                        raise Flawed(f"the answer of {self.base}{path} is {flaw}") from flaw
+                        raise UnusableAnswer(f"the answer of {self.base}{path} is {flaw}") from flaw
             return response
 
         try:
@@ -380,9 +370,9 @@ class Peer:
             if isinstance(error, aiohttp.ClientProxyConnectionError):
                 plain = f"; {urlsplit(self.base).scheme.upper()}_PROXY names a proxy, and that cannot be reached"
             message = f"{self.base} cannot be reached ({_reason(error)}){plain}"
-            raise Unavailable(message, carried_out=False) from error
+            raise ServerUnavailable(message, carried_out=False) from error
         except aiohttp.ClientError as error:
-            raise Unavailable(f"the request to {self.base} failed ({_reason(error)})") from error
+            raise ServerUnavailable(f"the request to {self.base} failed ({_reason(error)})") from error
         except TimeoutError as timeout:
             if budget is None:
                 raise  # raised by the source of the body
@@ -394,7 +384,7 @@ class Peer:
         self,
         path: str,
         body: bytes | None,
-        budget: Budget,
+        budget: TimeBudget,
         *,
         most: int = SMALL,
         honours_deadlines: bool = False,
@@ -402,8 +392,8 @@ class Peer:
     ) -> bytes:
         """POST the body, or GET if it is None, and return the body of a successful answer.
 
-        Raises Busy, KeyRefused or Refused, beside the errors of `send`. With `honours_deadlines`, a 504 means that the
-        deadline passed.
+        Raises ServerBusy, KeyRefused, or RequestRefused, beside the errors of `send`. With `honours_deadlines`, a 504
+        means that the deadline passed.
         """
         method = "GET" if body is None else "POST"
         response = await self.send(
@@ -417,14 +407,14 @@ class Peer:
             raise KeyRefused(f"{said}; check the key")
         pause = pause_of(response)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status == HTTPStatus.SERVICE_UNAVAILABLE and pause is not None):
-            raise Busy(said, pause)
+            raise ServerBusy(said, pause)
         if status == HTTPStatus.GATEWAY_TIMEOUT and honours_deadlines:
             if budget.last:
                 raise self._too_late(f"{self.base} could not answer before the deadline")
-            raise Busy(said, None)
+            raise ServerBusy(said, None)
         if status == FAILED_DEPENDENCY or (response.is_server_error and status != HTTPStatus.NOT_IMPLEMENTED):
-            raise Unavailable(said)
-        raise Refused(said)
+            raise ServerUnavailable(said)
+        raise RequestRefused(said)
 
     def _headers(self, given: Mapping[str, str] | None, caller: str) -> dict[str, str]:
         headers = {} if given is None else dict(given)
@@ -439,7 +429,7 @@ class Peer:
     def _too_late(self, message: str) -> DeadlineExceeded:
         return DeadlineExceeded(message, public=f"the {self._role} did not answer before the deadline")
 
-    def said(self, path: str, response: Response) -> str:
+    def said(self, path: str, response: PeerResponse) -> str:
         """Describe an error answer, without the key, which some servers repeat."""
         message = " ".join(_message(response).split())
         if self._key is not None:
@@ -448,18 +438,18 @@ class Peer:
         return f"{answered}: {message[:EXCERPT]}" if message else answered
 
 
-def concerns_us(response: Response) -> bool:
+def concerns_us(response: PeerResponse) -> bool:
     """Return whether an answer is about our key or our address of the server."""
     redirected = HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST
     return redirected or response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
-def tells_of_server(response: Response) -> bool:
+def tells_of_server(response: PeerResponse) -> bool:
     """Return whether an answer is about the server, or about us, rather than about the request."""
     return concerns_us(response) or response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
 
 
-def pause_of(response: Response) -> float | None:
+def pause_of(response: PeerResponse) -> float | None:
     """Return the seconds for which the server asks not to be called, if it gives a valid time."""
     return retry_after(response.headers.get("retry-after"), time.time())
 
@@ -481,7 +471,7 @@ def retry_after(header: str | None, now: float) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
-def _message(response: Response) -> str:
+def _message(response: PeerResponse) -> str:
     """Return the message of an error's body in a usual form, or a body that is not JSON.
 
     Other JSON is dropped, because errors are logged and validation errors repeat the request.

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import httpx
 
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
-from boundarymorph.remote.wire import Description, Dialect, Unusable
+from boundarymorph.remote.wire import Description, Dialect, MalformedAnswer
 
 _SEPARATOR = re.compile(r"[/\\]")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME; few paths of folders have this form
@@ -36,19 +36,21 @@ class Endpoint:
     activation: str | None = None
 
 
-def identified(description: Description, endpoint: Endpoint, address: str) -> Description:
+def identify(description: Description, endpoint: Endpoint, address: str) -> Description:
     """Return the description with a name that identifies the model and how its results are read.
 
-    Caches use the name. Unless the server names a revision, or its model belongs to the hub or to a hosted service, the
-    operator's revision is appended or, without one, a hash of `address`, the base URL of the first server of the model.
-    Raises Unusable if the server has another revision than the operator's.
+    Caches use the name. It has the operator's revision unless the server names one. If neither does, it has a hash of
+    `address`, the base URL of the model's first server, unless the model belongs to the hub or a hosted service.
+    Raises MalformedAnswer if the server has another revision than the operator's.
     """
     if endpoint.activation not in (None, "none"):
         description = replace(description, name=f"{description.name}/{endpoint.activation}")
     named, wanted = description.revision, endpoint.revision
     if named is not None:
         if wanted is not None and not (named.startswith(wanted) or wanted.startswith(named)):
-            raise Unusable(f"it serves revision {named}, not {wanted}: give the commit, or leave the revision out")
+            raise MalformedAnswer(
+                f"it serves revision {named}, not {wanted}: give the commit, or leave the revision out"
+            )
         return description
     if wanted is None:
         hosted = endpoint.base == endpoint.dialect.home

@@ -1,6 +1,6 @@
 """Define the wire formats of servers: build requests, and read and check answers.
 
-Reading a malformed answer raises Unusable.
+Reading a malformed answer raises MalformedAnswer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FRAME = 2**16  # bytes of an answer besides its results
 ESCAPED = 3  # factor by which a text in ASCII JSON can be longer than in UTF-8
 
 
-class Unusable(Exception):
+class MalformedAnswer(Exception):
     """An answer does not follow the wire format; the message says how."""
 
 
-class Context(NamedTuple):
+class TextContext(NamedTuple):
     """What texts are for: a scorer's query, the caller's instruction for it, and the caller."""
 
     query: str = ""
@@ -35,11 +35,9 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for results.
+    """A request for results, at a path under the server's base URL.
 
-    Attributes:
-        path: The path under the server's base URL.
-        cut: Number of texts that were shortened to be accepted at all.
+    `cut` counts the texts that were shortened to be accepted at all.
     """
 
     path: str
@@ -111,7 +109,7 @@ class Description:
 
 
 class Dialect(ABC):
-    """One wire format. Reading an answer raises Unusable.
+    """One wire format. Reading an answer raises MalformedAnswer.
 
     Attributes:
         name: The scheme in a URL.
@@ -154,7 +152,7 @@ class Dialect(ABC):
         return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         """Build the request for the results of n texts, for which we wait this many seconds.
 
         The model has its name in the server's description.
@@ -164,7 +162,7 @@ class Dialect(ABC):
     def read(self, body: bytes, count: int) -> Answer: ...
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        raise Unusable("it does not describe itself")
+        raise MalformedAnswer("it does not describe itself")
 
     def configured(self, model: str) -> Description:
         return Description(f"{self.name}:{model}", model, self.most_texts)
@@ -173,11 +171,8 @@ class Dialect(ABC):
 class TextEmbeddingsInference(Dialect):
     """Text Embeddings Inference of Hugging Face.
 
-    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB.
-
-    Attributes:
-        model_type: The kind of model, in the server's words.
-        called: The kind of model, in ours.
+    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB. `model_type` is
+    the kind of model in the server's words, and `called` in ours.
     """
 
     name, description_path = "tei", "/info"
@@ -186,13 +181,13 @@ class TextEmbeddingsInference(Dialect):
     called: str
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        info = mapping(parsed(body))
+        info = mapping(parse_json(body))
         served = word(info, "model_id")
         if model not in (None, served):
-            raise Unusable(f"it serves {served}, not {model}")
+            raise MalformedAnswer(f"it serves {served}, not {model}")
         kind = info.get("model_type")
         if isinstance(kind, dict) and kind and self.model_type not in kind:
-            raise Unusable(f"{served} is not a {self.called} but a model of type {', '.join(map(str, kind))}")
+            raise MalformedAnswer(f"{served} is not a {self.called} but a model of type {', '.join(map(str, kind))}")
         embedding = kind.get("embedding") if isinstance(kind, dict) else None
         pooling = optional_word(embedding.get("pooling")) if isinstance(embedding, dict) else None
         revision = info.get("model_sha")
@@ -209,7 +204,7 @@ class TextEmbeddingsInference(Dialect):
 
 
 def vllm_description(body: bytes, model: str | None, most_texts: int) -> Description:
-    card = chosen([card for card in cards(body) if not card.get("parent")], model)
+    card = served_card([card for card in cards(body) if not card.get("parent")], model)
     served, root = word(card, "id"), optional_word(card.get("root"))
     name = served if root in (None, served) else f"{served}={root}"  # the server may use another name
     return Description(
@@ -222,17 +217,17 @@ def vllm_description(body: bytes, model: str | None, most_texts: int) -> Descrip
 
 
 def cards(body: bytes) -> list[dict[str, Any]]:
-    return [mapping(card) for card in array(mapping(parsed(body)), "data")]
+    return [mapping(card) for card in array(mapping(parse_json(body)), "data")]
 
 
-def chosen(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
+def served_card(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
     served = [word(card, "id") for card in cards]
     if not served:
-        raise Unusable("it serves no model of this kind")
+        raise MalformedAnswer("it serves no model of this kind")
     if model is not None and model not in served:
-        raise Unusable(f"it serves {', '.join(served)}, not {model}")
+        raise MalformedAnswer(f"it serves {', '.join(served)}, not {model}")
     if model is None and len(served) > 1:
-        raise Unusable(f"it serves several models, {', '.join(served)}: choose one with ?model=NAME in its URL")
+        raise MalformedAnswer(f"it serves several models, {', '.join(served)}: choose one with ?model=NAME in its URL")
     return cards[0 if model is None else served.index(model)]
 
 
@@ -241,9 +236,11 @@ def by_index(results: Iterable[tuple[object, object]], count: int, noun: str) ->
     ordered = dict[int, object]()
     for index, result in results:
         if not is_count(index) or index >= count:
-            raise Unusable(f"there is a {noun} for text {shown(index)}; the texts asked for are 0 to {count - 1}")
+            raise MalformedAnswer(
+                f"there is a {noun} for text {describe_value(index)}; the texts asked for are 0 to {count - 1}"
+            )
         if index in ordered:
-            raise Unusable(f"there are two {noun}s for text {index}")
+            raise MalformedAnswer(f"there are two {noun}s for text {index}")
         ordered[index] = result
     return ordered
 
@@ -258,29 +255,29 @@ def optional_word(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def parsed(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """Parse JSON, and the NaN that servers in Python write."""
     try:
         return json.loads(body) if b"NaN" in body else orjson.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"the answer is not JSON ({error})") from error
+        raise MalformedAnswer(f"the answer is not JSON ({error})") from error
 
 
 def mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Unusable(f"there is {shown(value)} where an object should be")
+        raise MalformedAnswer(f"there is {describe_value(value)} where an object should be")
     return value
 
 
 def array(value: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value.get(key), list):
-        raise Unusable(f"'{key}' is {shown(value.get(key))}, not an array")
+        raise MalformedAnswer(f"'{key}' is {describe_value(value.get(key))}, not an array")
     return list(value[key])
 
 
 def word(value: dict[str, Any], key: str) -> str:
     if not isinstance(value.get(key), str) or not value[key]:
-        raise Unusable(f"'{key}' is {shown(value.get(key))}, not a name")
+        raise MalformedAnswer(f"'{key}' is {describe_value(value.get(key))}, not a name")
     return str(value[key])
 
 
@@ -294,11 +291,11 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     return "missing" if value is None else repr(value)[:60]
 
 
-def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
+def chunks(context: TextContext, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
     """Split the texts, in order, into parts of similar length.
 
     A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON with the context.
@@ -306,7 +303,7 @@ def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | 
     """
     if len(texts) > most:
         parts = -(-len(texts) // most)
-    elif most_bytes is not None and len(texts) > 1 and len(encoded([*filter(None, context), *texts])) > most_bytes:
+    elif most_bytes is not None and len(texts) > 1 and len(encode_json([*filter(None, context), *texts])) > most_bytes:
         parts = 2
     else:
         return [texts]
@@ -314,7 +311,7 @@ def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | 
     return [chunk for start, end in pairwise(bounds) for chunk in chunks(context, texts[start:end], most, most_bytes)]
 
 
-def encoded(body: object) -> bytes:
+def encode_json(body: object) -> bytes:
     """Encode as JSON. Raises InvalidInput for text that is not valid Unicode."""
     try:
         return orjson.dumps(body)

@@ -17,7 +17,7 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.database import locked, storage_errors, sync
+from boundarymorph.database import hold_lock, storage_errors, sync
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 
 FILE = "artifacts.json"
@@ -28,10 +28,8 @@ _log = logging.getLogger(__name__)
 class Artifacts:
     """Data that belong to an index and are not documents.
 
-    Attributes:
-        description: Describes its documents for people and models that choose an index.
-        distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
-        calibration: Turns relevance into a probability.
+    The description is for people and models that choose an index. Selections are distinct by the field `distinct` of
+    the metadata, unless a request says otherwise. The calibration turns relevance into a probability.
     """
 
     description: str | None = None
@@ -39,12 +37,12 @@ class Artifacts:
     calibration: Calibration | None = None
 
     @classmethod
-    def of_json(cls, values: Any) -> Artifacts:
+    def from_json(cls, values: Any) -> Artifacts:
         match values:
             case {"description": str() | None, "distinct": str() | None, "calibration": calibration, **others} if (
                 not others
             ):
-                made = None if calibration is None else Calibration.of_json(calibration)
+                made = None if calibration is None else Calibration.from_json(calibration)
                 return cls(values["description"], values["distinct"], made)
         raise InvalidInput("these are not the artifacts of an index")
 
@@ -67,7 +65,7 @@ class ArtifactFile:
         """Return the artifacts. Raises CorruptIndex, naming the file, if it is damaged."""
         with storage_errors(str(self._path)):
             try:
-                return Artifacts.of_json(orjson.loads(self._path.read_bytes()))
+                return Artifacts.from_json(orjson.loads(self._path.read_bytes()))
             except FileNotFoundError:
                 return Artifacts()
             except (orjson.JSONDecodeError, InvalidInput) as error:
@@ -102,7 +100,7 @@ class ArtifactFile:
         if self._create:
             self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            with locked(self._folder, fcntl.LOCK_EX):
+            with hold_lock(self._folder, fcntl.LOCK_EX):
                 yield
         except FileNotFoundError:  # the index is deleted, or was meanwhile
             raise UnknownIndex(f"there is no index {self.index!r}") from None

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.notices import Notice
-from boundarymorph.reading import counted, has_content
+from boundarymorph.reading import has_content, quantity
 from boundarymorph.retrieval.document import Document, Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from boundarymorph.retrieval.passages import Cut, Passages, divide
@@ -180,7 +180,7 @@ class GivenCandidates:
         by_words = lexical and self.source.scores is None and not self.source.ranked
         features, words, terms = self._features, None, None
         if lexical or self.source.words:
-            words = await run(PoolWords.of, [document.content for document in self.source.given])
+            words = await run(PoolWords.from_texts, [document.content for document in self.source.given])
             if (by_words or self.source.words) and "bm25" not in features:
                 features["bm25"] = await run(
                     words.bm25, self.source.query
@@ -218,7 +218,7 @@ class GivenCandidates:
         if not found.left_out:
             return []
         said = (
-            f"{counted(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
+            f"{quantity(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
             "others have more words of the query (limits.document_passages, limits.passages)"
         )
         return [Notice("passages-left-out", said)]
@@ -273,7 +273,7 @@ class GivenCandidates:
                 encoded = await self.retriever.embed_documents(texts, caller=self.caller)
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
-                    cut = counted(encoded.truncated, "document was", "documents were")
+                    cut = quantity(encoded.truncated, "document was", "documents were")
                     said = f"{cut} cut to the encoder's maximum length to be embedded"
                     warnings.append(Notice("embedding-truncated", said))
             if len({row.shape for row in rows.values()}) > 1:

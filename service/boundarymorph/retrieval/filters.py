@@ -178,7 +178,7 @@ def _read(filter: object, place: str, depth: int, count: _Count) -> Condition:
 
 def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count) -> list[Condition]:
     if not isinstance(value, dict):
-        return [_among(path, [_scalar(value, place, hint=' or an object such as {"gte": 1}')])]
+        return [_any_of(path, [_scalar(value, place, hint=' or an object such as {"gte": 1}')])]
     if not value:
         raise InvalidInput(f'{place}: expected a comparison such as {{"gte": 1}} in the object')
     conditions: list[Condition] = []
@@ -187,13 +187,13 @@ def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count)
         count.add(where)
         match comparison:
             case "eq" | "ne":
-                equal = _among(path, [_scalar(operand, where)])
+                equal = _any_of(path, [_scalar(operand, where)])
                 conditions.append(equal if comparison == "eq" else Not(equal))
             case "in" | "nin":
                 if not isinstance(operand, list):
                     raise InvalidInput(f"{where}: expected a list of values, not {_shown(operand)}")
                 count.add(where, len(operand))
-                among = _among(path, [_scalar(each, f"{where}[{number}]") for number, each in enumerate(operand)])
+                among = _any_of(path, [_scalar(each, f"{where}[{number}]") for number, each in enumerate(operand)])
                 conditions.append(among if comparison == "in" else Not(among))
             case "gt" | "gte" | "lt" | "lte":
                 bound = _scalar(operand, where)
@@ -212,7 +212,7 @@ def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count)
     return conditions
 
 
-def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
+def _any_of(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
     by_type: dict[str, list[Scalar]] = {}
     for value in values:
         by_type.setdefault(type_of(value), []).append(value)
@@ -277,7 +277,7 @@ def _shown(value: object) -> str:
 def values_at(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
     """Return a list of the value at a path; it is empty if there is no value. See `spellings`.
 
-    Raises Abandoned, as filters and boosts may look up millions of values.
+    Raises CallerGone, as filters and boosts may look up millions of values.
     """
     check_awaited()
     for names in spellings(path):
@@ -318,16 +318,14 @@ def by_spelling(leaf: Exists | Compare) -> Condition:
 class Bounds(NamedTuple, Generic[E]):
     """Expressions of a store; True matches all documents, False none.
 
-    Attributes:
-        possible: Matches what the condition matches, and perhaps more.
-        certain: Matches only documents that the condition matches.
+    All documents that meet the condition match `possible`, and only these match `certain`.
     """
 
     possible: E | bool
     certain: E | bool
 
     @classmethod
-    def exactly(cls, expression: E | bool) -> Bounds[E]:
+    def from_expression(cls, expression: E | bool) -> Bounds[E]:
         return cls(expression, expression)
 
 
@@ -351,9 +349,9 @@ class Language(Protocol[E]):
     def leaf(self, condition: Exists | Compare) -> Bounds[E]:
         """Translate the condition of the field at a path, whose names may have dots."""
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[E]) -> E: ...
+    def join(self, by: Literal["and", "or"], parts: Sequence[E]) -> E: ...
 
-    def negated(self, part: E) -> E: ...
+    def negate(self, part: E) -> E: ...
 
 
 def bounds(condition: Condition, language: Language[E]) -> Bounds[E]:
@@ -366,10 +364,10 @@ def bounds(condition: Condition, language: Language[E]) -> Bounds[E]:
         rest = [part for part in parts if not isinstance(part, bool)]
         if not rest:
             return not absorbing
-        return rest[0] if len(rest) == 1 else language.joined(by, rest)
+        return rest[0] if len(rest) == 1 else language.join(by, rest)
 
     def inverse(expression: E | bool) -> E | bool:
-        return not expression if isinstance(expression, bool) else language.negated(expression)
+        return not expression if isinstance(expression, bool) else language.negate(expression)
 
     def translated(condition: Condition, *, split: bool) -> Bounds[E]:
         match condition:

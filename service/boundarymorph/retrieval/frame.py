@@ -77,7 +77,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     documents = documents_of(_list(_bytes(tensors, "documents"), "documents")) if "documents" in tensors else {}
     try:  # users' own retrievers need not send any
         artifacts = (
-            Artifacts.of_json(orjson.loads(_bytes(tensors, "artifacts"))) if "artifacts" in tensors else Artifacts()
+            Artifacts.from_json(orjson.loads(_bytes(tensors, "artifacts"))) if "artifacts" in tensors else Artifacts()
         )
     except (InvalidInput, orjson.JSONDecodeError) as error:
         raise MalformedFrame(f"its artifacts cannot be read: {error}") from error

@@ -55,10 +55,8 @@ def instrument(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Co
 class IndexConfiguration:
     """The configuration with which an index was created.
 
-    Attributes:
-        encoder: None for the users' own vectors, or none.
-        created: UTC, ISO 8601.
-        lexical: Whether it had words when it was opened.
+    Without an encoder, the vectors are the users' own, or none. The time is UTC in ISO 8601. The index is lexical if it
+    had words when it was opened.
     """
 
     encoder: str | None
@@ -67,7 +65,7 @@ class IndexConfiguration:
     kind: str = "flat"
     lexical: bool = True
 
-    def described(self, name: str, count: int, file: ArtifactFile, **others: Any) -> IndexDescription:
+    def describe(self, name: str, count: int, file: ArtifactFile, **others: Any) -> IndexDescription:
         """Return the description of an index, with its artifacts and further fields."""
         artifacts = file.read_if_sound() or Artifacts()
         given = asdict(self) | {"created": self.created or None, "bytes": None} | others
@@ -88,12 +86,12 @@ def check_same(name: str, info: IndexConfiguration, *, encoder: str | None, dime
     wanted = kind or info.kind
     if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
         raise IndexConflict(
-            f"the index {name!r} exists {_with(info.encoder, info.dimension)} and of kind {info.kind!r}, not "
-            f"{_with(encoder, dimension)} and of kind {wanted!r}; choose another name or delete it first"
+            f"the index {name!r} exists {_vector_phrase(info.encoder, info.dimension)} and of kind {info.kind!r}, not "
+            f"{_vector_phrase(encoder, dimension)} and of kind {wanted!r}; choose another name or delete it first"
         )
 
 
-def _with(encoder: str | None, dimension: int) -> str:
+def _vector_phrase(encoder: str | None, dimension: int) -> str:
     if not dimension:
         return "without vectors"
     vectors = "its users' own vectors" if encoder is None else f"the encoder {encoder!r}"
@@ -158,7 +156,9 @@ class UnreadableIndex:
 Listed = Sequence[IndexDescription | UnreadableIndex]
 
 
-def listed(names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False) -> Listed:
+def describe_indexes(
+    names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
+) -> Listed:
     """Describe indexes, `named` ones even if they are gone, and log those that cannot be read."""
     found: list[IndexDescription | UnreadableIndex] = []
     for name in names:

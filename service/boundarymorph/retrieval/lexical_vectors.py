@@ -23,11 +23,9 @@ SEED = 0
 
 
 class LexicalVectors(NamedTuple):
-    """Unit vectors in float32, with d at most DIMENSIONS.
+    """Unit vectors in float32: (N, d) rows of documents, and (d,) of the query.
 
-    Attributes:
-        documents: (N, d) rows.
-        query: (d,).
+    d is at most DIMENSIONS.
     """
 
     documents: NDArray[np.float32]
@@ -41,14 +39,14 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
     texts with words.
     """
     vocabulary, numbers = np.unique(words.hashes, return_inverse=True)
-    counts = _Sparse.counted(numbers, words.lengths, len(vocabulary))
-    asked = PoolWords.of([query], query=True).hashes
+    counts = _Sparse.from_numbers(numbers, words.lengths, len(vocabulary))
+    asked = PoolWords.from_texts([query], query=True).hashes
     places = np.minimum(np.searchsorted(vocabulary, asked), max(len(vocabulary) - 1, 0))
     known = places[vocabulary[places] == asked] if len(vocabulary) else places[:0]
     frequencies = np.bincount(counts.columns, minlength=len(vocabulary))
     weights = (1.0 + np.log((1 + counts.shape[0]) / (1 + frequencies))).astype(np.float32)
     documents = _weighted(counts, weights)
-    question = _weighted(_Sparse.counted(known, np.array([len(known)]), len(vocabulary)), weights)
+    question = _weighted(_Sparse.from_numbers(known, np.array([len(known)]), len(vocabulary)), weights)
     return LexicalVectors(*_directions(*_reduced(documents, question.row(0))))
 
 
@@ -61,7 +59,7 @@ class _Sparse(NamedTuple):
     shape: tuple[int, int]
 
     @classmethod
-    def counted(cls, numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> _Sparse:
+    def from_numbers(cls, numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> _Sparse:
         texts = np.repeat(np.arange(len(lengths)), lengths)
         entries, counts = np.unique(texts * vocabulary + numbers, return_counts=True)
         texts, columns = np.divmod(entries, max(vocabulary, 1))
@@ -82,7 +80,7 @@ class _Sparse(NamedTuple):
         return _Sparse(self.values[order], self.rows[order], _starts(self.columns, self.shape[1]), self.shape[::-1])
 
     def times(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n,) the product with a (m,) vector. Raises Abandoned."""
+        """Return (n,) the product with a (m,) vector. Raises CallerGone."""
         check_awaited()
         product = np.zeros(self.shape[0], dtype=np.float32)
         filled = np.flatnonzero(np.diff(self.starts))
@@ -138,19 +136,19 @@ def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[
             projected[step, step - 1] = projected[step - 1, step] = length
         else:  # at first, and if no other direction can be reached from there
             anywhere = matrix.times(transposed.times(rng.standard_normal(matrix.shape[0]).astype(np.float32)))
-            following = _without(basis[:step], anywhere)
+            following = _orthogonal_part(basis[:step], anywhere)
             length = float(np.linalg.norm(following))
             if length <= ROUNDING * np.linalg.norm(anywhere):
                 return basis[:step], projected[:step, :step]
         basis[step] = following / length
         following = matrix.times(transposed.times(basis[step]))
         projected[step, step] = basis[step] @ following
-        following = _without(basis[: step + 1], following)
+        following = _orthogonal_part(basis[: step + 1], following)
         length = float(np.linalg.norm(following))
     return basis, projected
 
 
-def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+def _orthogonal_part(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
     remaining = vector.copy()
     for _ in range(2):  # the second time against rounding errors
         remaining -= (basis @ remaining) @ basis
@@ -179,7 +177,7 @@ def _warm_up() -> None:
 
     Later, OpenBLAS might try that for ever while it holds the interpreter.
     """
-    lexical_vectors(PoolWords.of(f"{number} {number % 7}" for number in range(2 * DIMENSIONS)), "1")
+    lexical_vectors(PoolWords.from_texts(f"{number} {number % 7}" for number in range(2 * DIMENSIONS)), "1")
 
 
 _warm_up()

@@ -41,7 +41,7 @@ class Cut:
     in_all: int
 
     @classmethod
-    def of(
+    def plan(
         cls, documents: Sequence[Document], query: str, window: int, *, per_document: int, in_all: int
     ) -> Cut | None:
         """Return how documents become passages; None if all fit into the scorer's window of tokens."""
@@ -95,11 +95,9 @@ class Passages:
 
 
 class DividedDocuments(NamedTuple):
-    """Candidates made of documents.
+    """Candidates made of documents, with the (N,) positions of their documents.
 
-    Attributes:
-        parents: (N,) the position of each candidate's document.
-        left_out: Number of passages that are not candidates.
+    `left_out` passages are not candidates.
     """
 
     candidates: list[Document]
@@ -117,7 +115,7 @@ def is_long(document: Document, room: int) -> bool:
 
 
 def divide(documents: Sequence[Document], query: str, cut: Cut) -> DividedDocuments | None:
-    """Return the candidates that documents become, or None if all stay whole. Raises Abandoned.
+    """Return the candidates that documents become, or None if all stay whole. Raises CallerGone.
 
     A passage has the title and the metadata of its document. The first has the document's id, and the others append a
     mark and their number. Of a document with too many passages, the first stays, and those that match the words of the
@@ -177,7 +175,7 @@ def _matching(texts: Sequence[str], query: str, most: int) -> list[int]:
     """Return the numbers of the first text and of those with the highest BM25, in order."""
     if len(texts) <= most:
         return list(range(len(texts)))
-    order = 1 + np.argsort(-PoolWords.of(texts).bm25(query)[1:], kind="stable")
+    order = 1 + np.argsort(-PoolWords.from_texts(texts).bm25(query)[1:], kind="stable")
     return sorted([0, *order[: most - 1].tolist()])
 
 

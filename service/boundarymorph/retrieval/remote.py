@@ -16,23 +16,23 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph import errors
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError
-from boundarymorph.inference.concurrency import Budget
+from boundarymorph.inference.concurrency import TimeBudget
 from boundarymorph.remote.balancer import Balancer, Role
 from boundarymorph.remote.peer import (
     JSON,
     SMALL,
-    Busy,
-    Flawed,
     Peer,
-    Relayed,
-    Response,
-    Unavailable,
+    PeerResponse,
+    RelayedError,
+    ServerBusy,
+    ServerUnavailable,
+    UnusableAnswer,
     concerns_us,
     pause_of,
     tells_of_server,
 )
 from boundarymorph.remote.urls import parse_plain, segment
-from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mapping, parsed
+from boundarymorph.remote.wire import MalformedAnswer, array, encode_json, is_count, mapping, parse_json
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
@@ -41,7 +41,7 @@ from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # texts per request for embeddings, so that the time of a request does not grow with the pool
 INLINE = 2**19  # bytes of an answer to parse at once, in about a millisecond
-PROBE = encoded({"query": "probe"})
+PROBE = encode_json({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides the uploaded fields
 ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
@@ -77,7 +77,7 @@ class RemoteRetriever:
         """
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
-        self._budget = Budget(timeout, last=False)
+        self._budget = TimeBudget(timeout, last=False)
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
         self._balancer = Balancer(peers, _ROLE, requests=2**31, clock=clock)
 
@@ -107,7 +107,7 @@ class RemoteRetriever:
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
     ) -> Mapping[str, Document]:
         def read(answer: bytes) -> Mapping[str, Document]:
-            return frame.documents_of(array(mapping(parsed(answer)), "documents"))
+            return frame.documents_of(array(mapping(parse_json(answer)), "documents"))
 
         asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
         return await self._call("/documents", asked, read, SMALL + len(ids) * self._document, caller)
@@ -115,16 +115,16 @@ class RemoteRetriever:
     @instrument
     async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
         def read(answer: bytes) -> Mapping[str, int]:
-            counts = array(mapping(parsed(answer)), "characters")
+            counts = array(mapping(parse_json(answer)), "characters")
             if len(counts) != len(ids) or not all(count is None or is_count(count) for count in counts):
-                raise Unusable("'characters' must contain a count or null for each id")
+                raise MalformedAnswer("'characters' must contain a count or null for each id")
             return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
 
         asked = {"index": index, "ids": list(ids)}
         return await self._call("/characters", asked, read, SMALL + RECORD * len(ids), caller)
 
     async def set_calibration(self, index: str, made: Calibration) -> None:
-        content, target = encoded({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
+        content, target = encode_json({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
 
         async def write(peer: Peer) -> None:
             answer = await peer.send("PATCH", target, budget=self._budget, content=content, headers=JSON, most=SMALL)
@@ -135,7 +135,7 @@ class RemoteRetriever:
 
     @instrument
     async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
-        content = encoded({"query": query})
+        content = encode_json({"query": query})
         embeddings = await self._balancer.call(lambda peer: self._embed(peer, "/embed/query", content, 1, caller))
         vector: NDArray[np.float32] = embeddings.vectors[0]
         return vector
@@ -143,7 +143,7 @@ class RemoteRetriever:
     @instrument
     async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         parts = [texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS)] or [texts]
-        contents = [encoded({"texts": list(part)}) for part in parts]
+        contents = [encode_json({"texts": list(part)}) for part in parts]
 
         async def embed(peer: Peer) -> Embeddings:
             embedded = [
@@ -159,7 +159,7 @@ class RemoteRetriever:
 
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None, caller: str = ""
-    ) -> Response:
+    ) -> PeerResponse:
         """Forward a request and return the retriever's answer unchanged; read and close it.
 
         A request that only reads has a time limit, and raises an answer of 429 or 5xx as an error. Any other has none,
@@ -168,13 +168,13 @@ class RemoteRetriever:
         rejected key.
         """
 
-        async def read(peer: Peer) -> Response:
+        async def read(peer: Peer) -> PeerResponse:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None, caller=caller)
             if tells_of_server(answer):
                 raise _refusal(peer, target, answer)
             return answer
 
-        async def write(peer: Peer) -> Response:
+        async def write(peer: Peer) -> PeerResponse:
             answer = await peer.send(
                 method, target, budget=None, content=body, headers=headers, repeatable=False, most=None, caller=caller
             )
@@ -182,7 +182,7 @@ class RemoteRetriever:
                 raise _refusal(peer, target, answer)
             if answer.status_code in AWAY and "problem" not in answer.headers.get("content-type", ""):
                 answer.close()
-                raise Unavailable(f"{peer.base} answered {answer.status_code}, and not as a retriever does")
+                raise ServerUnavailable(f"{peer.base} answered {answer.status_code}, and not as a retriever does")
             return answer
 
         if method == "GET" and body is None:
@@ -198,7 +198,7 @@ class RemoteRetriever:
     async def _call(
         self, path: str, body: Mapping[str, object], read: Callable[[bytes], Answer], most: int, caller: str
     ) -> Answer:
-        content = encoded(body)
+        content = encode_json(body)
         return await self._balancer.call(lambda peer: self._post(peer, path, content, read, most, caller))
 
     async def _post(
@@ -214,7 +214,7 @@ class RemoteRetriever:
             if len(answer.content) < INLINE:
                 return read(answer.content)
             return await asyncio.to_thread(read, answer.content)
-        except (errors.MalformedFrame, Unusable) as error:
+        except (errors.MalformedFrame, MalformedAnswer) as error:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int, caller: str = "") -> Embeddings:
@@ -231,16 +231,16 @@ class RemoteRetriever:
         await self._embed(peer, "/embed/query", PROBE, 1)
         answer = await peer.send("GET", "/readyz", budget=self._budget)
         if not answer.is_success:
-            raise Unavailable(peer.said("/readyz", answer))
+            raise ServerUnavailable(peer.said("/readyz", answer))
         return True
 
 
-def _unusable(peer: Peer, reason: object) -> Flawed:
+def _unusable(peer: Peer, reason: object) -> UnusableAnswer:
     kind = errors.MalformedFrame if isinstance(reason, errors.MalformedFrame) else None
-    return Flawed(f"the answer of the retriever at {peer.base} cannot be used: {reason}", kind=kind)
+    return UnusableAnswer(f"the answer of the retriever at {peer.base} cannot be used: {reason}", kind=kind)
 
 
-def _refusal(peer: Peer, path: str, response: Response) -> Exception:
+def _refusal(peer: Peer, path: str, response: PeerResponse) -> Exception:
     """Return the error that the retriever raised for its caller, or the meaning of its answer."""
     status, problem = response.status_code, _problem(response)
     detail = str(problem.get("detail", ""))
@@ -248,16 +248,16 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
     said = peer.said(path, response)
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         own = detail if slug == errors.Overloaded.slug else None
-        return Busy(own or said, max(1.0, pause_of(response) or 0.0), public=own)
+        return ServerBusy(own or said, max(1.0, pause_of(response) or 0.0), public=own)
     if slug == errors.BodyTooLarge.slug:
-        return Relayed(errors.LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
+        return RelayedError(errors.LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
     if (kind := _kinds().get(slug)) is not None:
-        return Relayed(kind(detail))
+        return RelayedError(kind(detail))
     if slug in (errors.NotReady.slug, errors.RetrieverUnavailable.slug) or (not problem and status in AWAY):
-        return Unavailable(said)
+        return ServerUnavailable(said)
     if status in ABSENT:
-        return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
-    return Flawed(said)
+        return UnusableAnswer(f"{said}; {path} does not exist there: is it a retriever of the same release?")
+    return UnusableAnswer(said)
 
 
 def _vector(query_embedding: ArrayLike) -> dict[str, object]:
@@ -269,7 +269,7 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
     return {"query_embedding": numbers.tolist(), "query_precision": dtype}
 
 
-def _problem(response: Response) -> dict[str, Any]:
+def _problem(response: PeerResponse) -> dict[str, Any]:
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.interfaces import Index
 
 MAX_LINE_BYTES = 4 * 2**20
-AT_A_TIME = 256  # elements of an array to parse at a time
+AT_A_TIME = 256  # elements of an array, or lines, to parse at a time; the event loop runs in between
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # fields to name in the message about a missing one
@@ -55,12 +56,9 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload.
+    """A document of an upload, with the byte at which it ends, and its unknown fields.
 
-    Attributes:
-        embedding: (d,) float32 unit vector, if given.
-        end: The byte at which it ends.
-        unknown: Its unknown fields.
+    The embedding, if given, is a (d,) float32 unit vector.
     """
 
     line: int
@@ -79,12 +77,7 @@ class BadLine:
 
 
 class Line(NamedTuple):
-    """A line that is not blank.
-
-    Attributes:
-        text: At most limit + 1 bytes.
-        end: The byte at which it ends.
-    """
+    """A line that is not blank, at most limit + 1 bytes, with the byte at which it ends."""
 
     number: int
     text: bytes
@@ -145,7 +138,7 @@ async def parse_array(
 
 
 async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[Line]]:
-    """Yield the lines that end in each chunk, without blank ones."""
+    """Yield the lines that end in each chunk, without blank ones, of AT_A_TIME lines at a time."""
     number, end, kept = 1, 0, bytearray()
 
     def ended() -> list[Line]:
@@ -153,18 +146,20 @@ async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[
         return [Line(number, text, end)] if text.strip() else []
 
     async for chunk in chunks:
-        found = []
         *whole, rest = chunk.split(b"\n")
-        for part in whole:
-            kept += part[: limit + 1 - len(kept)]
-            end += len(part) + 1
-            found += ended()
-            number += 1
-            kept.clear()
+        for start in range(0, len(whole), AT_A_TIME):
+            found = []
+            for part in whole[start : start + AT_A_TIME]:
+                kept += part[: limit + 1 - len(kept)]
+                end += len(part) + 1
+                found += ended()
+                number += 1
+                kept.clear()
+            await asyncio.sleep(0)
+            if found:
+                yield found
         kept += rest[: limit + 1 - len(kept)]
         end += len(rest)
-        if found:
-            yield found
     if last := ended():
         yield last
 
@@ -275,7 +270,7 @@ class IngestReport:
             self.problems.append(bad)
 
 
-async def ingesting(
+async def ingest_batches(
     index: Index,
     encoder: Encoder | None,
     entries: AsyncIterable[ParsedDocument | BadLine],

@@ -26,7 +26,7 @@ from boundarymorph.reading import compose
 WORDS_VERSION = 4  # version of the rules that make the words of an index
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
-MOST_TERMS = 64  # of a query
+MOST_TERMS = 64  # terms of a query
 MOST_CHARACTERS = 2**25  # characters of all texts of a pool; reading their words takes some eight times as many bytes
 _SPACE = ord(" ")
 _UNSPACED = (
@@ -117,7 +117,7 @@ class PoolWords:
     ends: NDArray[np.int64]
 
     @classmethod
-    def of(cls, texts: Iterable[str], *, query: bool = False) -> PoolWords:
+    def from_texts(cls, texts: Iterable[str], *, query: bool = False) -> PoolWords:
         """Return the words of texts, or of queries; see `words`."""
         folded = []
         for text in texts:
@@ -269,7 +269,7 @@ codecs.register_error(_FOLDING, _fold_run)
 codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))
 
 
-def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
+def truncate_texts(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
     """Return texts, cut to most / count if they have over `most` characters together."""
     kept: list[str] = []
     longest, size = None, 0
@@ -283,7 +283,7 @@ def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class WordColumns:
     """P (word, row) pairs of some rows, sorted by word and row.
 
     Attributes:
@@ -299,7 +299,7 @@ class Columns:
     counts: NDArray[np.uint16]
 
     @classmethod
-    def of(cls, words: PoolWords, first: int) -> Columns:
+    def from_words(cls, words: PoolWords, first: int) -> WordColumns:
         """Return the columns of the texts that begin with row `first`."""
         terms, numbers = np.unique(words.index_terms(), return_inverse=True)
         size = np.uint64(max(1, len(words.lengths)))
@@ -315,25 +315,25 @@ class Columns:
         start = np.searchsorted(self.terms, np.uint64(first))
         return int(start), int(np.searchsorted(self.terms, np.uint64(last), side="right"))
 
-    def between(self, first: int, last: int) -> slice:
+    def pair_slice(self, first: int, last: int) -> slice:
         start, end = self.span(first, last)
         return slice(int(self.ends[start - 1]) if start else 0, int(self.ends[end - 1]) if end else 0)
 
-    def moved(self, places: NDArray[np.int64]) -> Columns:
+    def moved(self, places: NDArray[np.int64]) -> WordColumns:
         """Return the pairs of rows that move to other places in the same order; -1 removes a row."""
         rows = places[self.rows]
         kept = rows >= 0
         ends = np.concatenate([[0], np.cumsum(kept)])[self.ends]
-        return Columns(self.terms, ends, rows[kept].astype(np.uint32), self.counts[kept])
+        return WordColumns(self.terms, ends, rows[kept].astype(np.uint32), self.counts[kept])
 
 
-def merged(parts: Sequence[Columns]) -> Columns:
+def merge_columns(parts: Sequence[WordColumns]) -> WordColumns:
     """Return the columns of all parts, whose rows are in ascending order."""
     every = np.concatenate([np.repeat(part.terms, np.diff(part.ends, prepend=0)) for part in parts])
     order = np.argsort(every, kind="stable")
     terms, counts = np.unique(every, return_counts=True)
     rows, often = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("rows", "counts"))
-    return Columns(terms, np.cumsum(counts), rows, often)
+    return WordColumns(terms, np.cumsum(counts), rows, often)
 
 
 class ColumnWriter:
@@ -341,16 +341,16 @@ class ColumnWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pages: list[Columns] = []
+        self._pages: list[WordColumns] = []
         self._lengths: list[NDArray[np.uint32]] = []
         self.count = 0
 
     def add(self, texts: Iterable[str]) -> None:
-        words = PoolWords.of(texts)
-        number, page = len(self._pages), Columns.of(words, self.count)
+        words = PoolWords.from_texts(texts)
+        number, page = len(self._pages), WordColumns.from_words(words, self.count)
         for name in _FILES:
             np.save(self._folder / f"page-{number}-{name}.npy", getattr(page, name))
-        self._pages.append(Columns(*(np.load(self._folder / f"page-{number}-{name}.npy", "r") for name in _FILES)))
+        self._pages.append(WordColumns(*(np.load(self._folder / f"page-{number}-{name}.npy", "r") for name in _FILES)))
         self._lengths.append(words.lengths.astype(np.uint32))
         self.count += len(words.lengths)
 
@@ -362,7 +362,7 @@ class ColumnWriter:
             for number in range(_RANGES):
                 checkpoint()
                 first, last = (number << 64) // _RANGES, ((number + 1 << 64) // _RANGES) - 1
-                part = merged([_part(page, first, last) for page in self._pages] or [EMPTY])
+                part = merge_columns([_part(page, first, last) for page in self._pages] or [EMPTY])
                 for name, file in files.items():
                     column = getattr(part, name) + (end if name == "ends" else 0)
                     column.astype(_FILES[name], copy=False).tofile(file)
@@ -373,9 +373,9 @@ class ColumnWriter:
             path.unlink()
 
 
-def read_columns(folder: Path) -> tuple[Columns, NDArray[np.uint32]]:
+def read_columns(folder: Path) -> tuple[WordColumns, NDArray[np.uint32]]:
     """Return the mapped columns of `ColumnWriter`, and (n,) words of each row. Raises OSError."""
-    columns = Columns(*(_file(folder / f"{name}.bin", kind) for name, kind in _FILES.items()))
+    columns = WordColumns(*(_file(folder / f"{name}.bin", kind) for name, kind in _FILES.items()))
     return columns, np.fromfile(folder / f"{_LENGTHS}.bin", "<u4")
 
 
@@ -389,7 +389,7 @@ class RowWords:
         alive: (n,) whether the row is in use.
     """
 
-    parts: tuple[Columns, ...]
+    parts: tuple[WordColumns, ...]
     lengths: NDArray[np.uint32]
     alive: NDArray[np.bool_]
 
@@ -436,7 +436,7 @@ class RowWords:
             check_awaited()
             there = np.zeros(len(self.alive), np.bool_)
             for part in self.parts:
-                there[part.rows[part.between(stem << 32, (stem << 32) | _WORD)]] = True
+                there[part.rows[part.pair_slice(stem << 32, (stem << 32) | _WORD)]] = True
             row[:] = there[rows]
         return having
 
@@ -450,11 +450,11 @@ class RowWords:
 
     def _weighted(self, query: str) -> list[tuple[float, list[tuple[NDArray[np.uint32], NDArray[np.uint16]]]]]:
         """Return each word's weight, and in every part the rows that have it and how often."""
-        times = Counter(PoolWords.of([query], query=True).index_terms().tolist())
+        times = Counter(PoolWords.from_texts([query], query=True).index_terms().tolist())
         weighted = []
         for term in sorted(times):
             check_awaited()
-            slices = [(part, part.between(term, term)) for part in self.parts]
+            slices = [(part, part.pair_slice(term, term)) for part in self.parts]
             lists = [(part.rows[where], part.counts[where]) for part, where in slices]
             having = sum(len(rows) for rows, _ in lists)
             if self._living < len(self.alive):
@@ -464,14 +464,14 @@ class RowWords:
         return weighted
 
 
-def _part(page: Columns, first: int, last: int) -> Columns:
-    where = page.between(first, last)
+def _part(page: WordColumns, first: int, last: int) -> WordColumns:
+    where = page.pair_slice(first, last)
     start, end = page.span(first, last)
-    return Columns(page.terms[start:end], page.ends[start:end] - where.start, page.rows[where], page.counts[where])
+    return WordColumns(page.terms[start:end], page.ends[start:end] - where.start, page.rows[where], page.counts[where])
 
 
 def _file(path: Path, kind: str) -> Any:
     return np.memmap(path, kind, "r") if path.stat().st_size else np.empty(0, kind)
 
 
-EMPTY = Columns(np.empty(0, "u8"), np.empty(0, "i8"), np.empty(0, "u4"), np.empty(0, "u2"))
+EMPTY = WordColumns(np.empty(0, "u8"), np.empty(0, "i8"), np.empty(0, "u4"), np.empty(0, "u2"))

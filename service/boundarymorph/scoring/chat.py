@@ -21,7 +21,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.remote import wire
-from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, TokenCounts, Unusable
+from boundarymorph.remote.wire import Answer, Description, Dialect, MalformedAnswer, Request, TextContext, TokenCounts
 from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
@@ -49,7 +49,7 @@ SEVERAL = (
 )
 
 
-def messages(context: Context, passages: Sequence[str], prompt: str | None = None) -> list[dict[str, str]]:
+def messages(context: TextContext, passages: Sequence[str], prompt: str | None = None) -> list[dict[str, str]]:
     """Return a request for grades of passages.
 
     Markers separate the passages. They are hashes of all of them, so that no passage can contain one.
@@ -91,12 +91,12 @@ class Chat(Dialect):
 
     def configured(self, model: str) -> Description:
         """Return a description whose name hashes all that a grade depends on besides the model."""
-        asked = self.request("", Context(), [""] * self.most_texts, 0.0).body
+        asked = self.request("", TextContext(), [""] * self.most_texts, 0.0).body
         asked |= {"text_characters": self._chosen.text_characters}
         fingerprint = blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
         return Description(f"{self.name}:{model}/judge-{fingerprint}", model, self.most_texts, instructed=True)
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         chosen = self._chosen
         body: dict[str, object] = {
             "model": model,
@@ -221,10 +221,10 @@ class Completion:
 
 
 def completion(body: bytes) -> Completion:
-    answer = wire.mapping(wire.parsed(body))
+    answer = wire.mapping(wire.parse_json(body))
     choices = wire.array(answer, "choices")
     if not choices:
-        raise Unusable("'choices' is empty")
+        raise MalformedAnswer("'choices' is empty")
     choice = wire.mapping(choices[0])
     message = wire.mapping(choice.get("message"))
     text = _answered(_content(message.get("content")))
@@ -242,7 +242,7 @@ def _content(content: object) -> str:
         texts = [part.get("text") for part in parts if part.get("type") in ("text", "output_text")]
         return "".join(_content(text) for text in texts)
     if content is not None and not isinstance(content, str):
-        raise Unusable("the content of the message is not text")
+        raise MalformedAnswer("the content of the message is not text")
     return content or ""
 
 

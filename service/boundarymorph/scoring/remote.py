@@ -17,10 +17,10 @@ from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
-from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, Span, Unusable
+from boundarymorph.remote.wire import Answer, Description, Dialect, MalformedAnswer, Request, Span, TextContext
 from boundarymorph.scoring.chat import Chat
 from boundarymorph.scoring.rerankers import KNOWN, Reranker
-from boundarymorph.scoring.scorer import Scores, rounded_into_range
+from boundarymorph.scoring.scorer import Scores, clip_rounding
 from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
@@ -39,28 +39,28 @@ class BoundaryMorph(Dialect):
     name, path, description_path = "boundarymorph", "/score", "/info"
     most_texts, honours_deadlines = 512, True
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         deadline = max(1, int(DEADLINE_SHARE * seconds * 1000))
         body = {"query": context.query, "texts": list(texts), "deadline_ms": deadline}
         return Request(self.path, _instructed(body, context))
 
     def read(self, body: bytes, count: int) -> Answer:
-        answer = wire.mapping(wire.parsed(body))
+        answer = wire.mapping(wire.parse_json(body))
         scores = wire.array(answer, "scores")
         if len(scores) != count:
-            raise Unusable(f"there are {len(scores)} scores for {count} texts")
+            raise MalformedAnswer(f"there are {len(scores)} scores for {count} texts")
         truncated = answer.get("truncated", 0)
         if not wire.is_count(truncated):
-            raise Unusable(f"'truncated' is {wire.shown(truncated)}, not a count")
+            raise MalformedAnswer(f"'truncated' is {wire.describe_value(truncated)}, not a count")
         values = _ordered(enumerate(scores), count, "apply the sigmoid in the scorer")
         return Answer(values, truncated, wire.word(answer, "model"))
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        info = wire.mapping(wire.parsed(body))
+        info = wire.mapping(wire.parse_json(body))
         name = wire.word(info, "model")
         family, _, rest = name.partition("@")
         if model not in (None, name, family):
-            raise Unusable(f"it serves {name}, not {model}")
+            raise MalformedAnswer(f"it serves {name}, not {model}")
         revision = rest.partition("/")[0] or name  # the name is complete either way
         length = wire.limit(info, "max_length", 0) or None
         instructed, texts = info.get("instructed") is True, wire.limit(info, "max_texts", self.most_texts)
@@ -97,7 +97,7 @@ class RerankServer(Dialect):
         activated.activation = activation
         return activated
 
-    def of_model(self, name: str | None) -> Self:
+    def for_model(self, name: str | None) -> Self:
         """Return the dialect for a model by the table.
 
         A service hosts the model, or a proxy offers it under another prefix.
@@ -118,7 +118,7 @@ class RerankServer(Dialect):
         described = super().configured(model)
         return described if self.known is None else replace(described, length=self.known.tokens)
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {"model": model} if self.named else {}
         body |= {"query": context.query[: self.characters], self.texts: [text[: self.characters] for text in texts]}
         if self.counted:
@@ -129,11 +129,11 @@ class RerankServer(Dialect):
         return Request(self.path, {**body, **self.options}, cut)
 
     def read(self, body: bytes, count: int) -> Answer:
-        answer = wire.parsed(body)
+        answer = wire.parse_json(body)
         if self.results is not None:
             answer = wire.array(wire.mapping(answer), self.results)
         elif not isinstance(answer, list):
-            raise Unusable(f"the answer is {wire.shown(answer)}, not an array")
+            raise MalformedAnswer(f"the answer is {wire.describe_value(answer)}, not an array")
         results = list(map(wire.mapping, answer))
         scores = ((result.get("index"), result.get(self.score)) for result in results)
         if self.activation == "sigmoid":
@@ -180,7 +180,7 @@ class Infinity(RerankServer):
     def describe(self, body: bytes, model: str | None) -> Description:
         able = ((card, card.get("capabilities")) for card in wire.cards(body))
         rerankers = [card for card, able_to in able if not isinstance(able_to, list) or "rerank" in able_to]
-        card = wire.chosen(rerankers, model)
+        card = wire.served_card(rerankers, model)
         served, revision = wire.word(card, "id"), card.get("revision")
         name = wire.full_name(served, revision, card.get("dtype"), None)
         return Description(name, served, self.most_texts, revision=wire.optional_word(revision), weights=served)
@@ -212,7 +212,7 @@ class SGLang(RerankServer):
     options: Mapping[str, object] = {"return_documents": False}
     advice = "choose a model that gives probabilities"
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         request = super().request(model, context, texts, seconds)
         said = {} if context.instruction is None else {"instruct": context.instruction}
         return replace(request, body=request.body | said)
@@ -229,7 +229,7 @@ class Nim(RerankServer):
     activation: Activation | None = "sigmoid"
     advice = "leave activation off its URL"
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         passages = [{"text": text} for text in texts]
         return Request(
             self.path, {"model": model, "query": {"text": context.query}, "passages": passages, "truncate": "END"}
@@ -264,14 +264,14 @@ class SystemOne(Dialect):
     most_texts, most_bytes, in_one_pass = 30, 60_000, True
     characters = 8_000  # most characters of a document
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
         asked = [f"{QUESTION}\n\n{text[: self.characters]}" for text in texts]
         questions = {str(place): {"type": "noul", "instructions": question} for place, question in enumerate(asked)}
         body: dict[str, object] = {"model": model, "state": {"query": context.query}, "questions": questions}
         return Request(self.path, body, sum(len(text) > self.characters for text in texts))
 
     def read(self, body: bytes, count: int) -> Answer:
-        answers = wire.mapping(wire.mapping(wire.parsed(body)).get("answers"))
+        answers = wire.mapping(wire.mapping(wire.parse_json(body)).get("answers"))
         found = ((place, wire.mapping(answers.get(str(place), {})).get("noul")) for place in range(count))
         return Answer(_ordered(found, count, "a decision model answers with probabilities"))
 
@@ -291,7 +291,7 @@ _KINDS: tuple[type[Dialect], ...] = (*_RERANK_SERVERS, SystemOne, Decisions, Cha
 FOREIGN: tuple[Dialect, ...] = tuple(kind() for kind in _KINDS)
 
 
-def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
+def _instructed(body: dict[str, object], context: TextContext) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
 
 
@@ -314,10 +314,12 @@ def _of_cosine(score: object) -> object:
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
     """Return (count,) relevance scores by their index, each given once."""
-    values = rounded_into_range(_numbers(scores, count))
+    values = clip_rounding(_numbers(scores, count))
     outside = values[(values < 0.0) | (values > 1.0)]
     if len(outside):
-        raise Unusable(f"the score {outside[0]:g} is not a relevance in [0, 1] but a raw logit or a cosine: {advice}")
+        raise MalformedAnswer(
+            f"the score {outside[0]:g} is not a relevance in [0, 1] but a raw logit or a cosine: {advice}"
+        )
     return values
 
 
@@ -326,10 +328,10 @@ def _numbers(scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.
     values = np.full(count, np.nan)
     for index, score in wire.by_index(scores, count, "score").items():
         if isinstance(score, bool) or not isinstance(score, int | float | None):
-            raise Unusable(f"the score of text {index} is {wire.shown(score)}, not a number")
+            raise MalformedAnswer(f"the score of text {index} is {wire.describe_value(score)}, not a number")
         values[index] = np.nan if score is None else score
     if np.isnan(values).all():
-        raise Unusable(f"there is no score for any of {count} texts")
+        raise MalformedAnswer(f"there is no score for any of {count} texts")
     return values
 
 
@@ -349,7 +351,7 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     """
     endpoint = urls.parse(url, _SPELLING)
     if isinstance(endpoint.dialect, RerankServer):
-        endpoint = replace(endpoint, dialect=endpoint.dialect.of_model(endpoint.model))
+        endpoint = replace(endpoint, dialect=endpoint.dialect.for_model(endpoint.model))
     if isinstance(endpoint.dialect, Chat):
         endpoint = replace(endpoint, dialect=Chat(judge, at_home=endpoint.base == Chat.home))
     if endpoint.activation is None:
@@ -391,7 +393,7 @@ class RemoteScorer(RemoteModel):
         self.check_open()
         if not texts:
             return Scores(np.empty(0))
-        answer = await self.call(Context(query, instruction, caller), texts, deadline=deadline)
+        answer = await self.call(TextContext(query, instruction, caller), texts, deadline=deadline)
         failure, missing = answer.failure, int(np.isnan(answer.values).sum())
         if answer.usage is not None:
             metrics.judge_tokens.labels("read").inc(answer.usage.read)

@@ -44,18 +44,18 @@ class Scores:
 TOLERANCE = 1e-6  # distance by which rounding may move a score out of [0, 1]
 
 
-def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def clip_rounding(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return scores, with those that rounding moved out of [0, 1] put back at its edge."""
     near = (values >= -TOLERANCE) & (values <= 1.0 + TOLERANCE)
     return np.where(near, np.clip(values, 0.0, 1.0), values)
 
 
-def checked(scores: Scores, count: int, scorer: str) -> Scores:
+def check_scores(scores: Scores, count: int, scorer: str) -> Scores:
     """Return scores for `count` texts, with NaN for those outside [0, 1].
 
     Raises ScorerFailed if all are outside, or their number is wrong.
     """
-    values = rounded_into_range(scores.values)
+    values = clip_rounding(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
     outside = (values < 0.0) | (values > 1.0)

@@ -33,7 +33,7 @@ REVERSED = 0.35  # a share of won comparisons that is worse than chance
 Score = Callable[[str, Sequence[str]], Awaitable[NDArray[np.float64]]]
 
 
-class Unfit(ScorerFailed):
+class FaultyScorer(ScorerFailed):
     slug = "scorer-failed"
 
 
@@ -50,7 +50,7 @@ class ScorerProbe:
     async def __call__(self, deadline: float) -> None:
         """Score a short pair.
 
-        Raises the errors of `Scorer.score`, and Unfit once a test has found the fault.
+        Raises the errors of `Scorer.score`, and FaultyScorer once a test has found the fault.
         """
         answer = await self._scorer.score(PROBE, [PROBE], deadline=deadline)
         model = answer.model or self._scorer.name
@@ -67,7 +67,7 @@ class ScorerProbe:
         elif (trouble := self._test.result()) is not None:
             if time.monotonic() >= self._again:
                 self._test = None  # its server may have been repaired under the same name
-            raise Unfit(f"{self._model}: {trouble} (scorer.self_test = false leaves the test out)")
+            raise FaultyScorer(f"{self._model}: {trouble} (scorer.self_test = false leaves the test out)")
 
 
 async def trouble_of(scorer: Scorer) -> str | None:

@@ -435,7 +435,7 @@ def _open(
     if model.config.pad_token_id is None:
         model.config.pad_token_id = transformer.padding_token(repository)
     padding = model.config.pad_token_id
-    return lambda pairs: label_logits(model(**transformer.padded(pairs, padding, model.device)).logits.float())
+    return lambda pairs: label_logits(model(**transformer.pad_batch(pairs, padding, model.device)).logits.float())
 
 
 def _template(

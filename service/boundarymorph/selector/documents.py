@@ -306,7 +306,7 @@ class Documents:
         unread = await self._run(boosts.unread, documents.values())
         named = self._candidates.passages.document_id
         weights = {id: boosts.weights.get(named(id), 1.0) for id in self._pool.ids}
-        return await self._run(replace(boosts, weights=weights).of, self._pool.ids, documents), unread
+        return await self._run(replace(boosts, weights=weights).factors, self._pool.ids, documents), unread
 
     async def read_metadata(self) -> Mapping[str, Document]:
         """Return all documents by id, read with their metadata if not with their texts."""

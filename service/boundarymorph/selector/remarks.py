@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.notices import Notice, Slug
-from boundarymorph.reading import counted
+from boundarymorph.reading import quantity
 from boundarymorph.scoring import rerankers
 from boundarymorph.selection import StopReason
 
@@ -126,4 +126,4 @@ def _counted(slug: Slug, count: int, said: str) -> list[Notice]:
         said: The predicate, with names of `FORMS`.
     """
     forms = {name: one if count == 1 else many for name, (one, many) in FORMS.items()}
-    return [Notice(slug, f"{counted(count, 'document', 'documents')} {said.format(**forms)}")] if count else []
+    return [Notice(slug, f"{quantity(count, 'document', 'documents')} {said.format(**forms)}")] if count else []

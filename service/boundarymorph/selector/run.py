@@ -79,7 +79,7 @@ class SelectionRun:
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._failures = Failures(task.context, shared, observer)
         self._warnings = self._failures.warnings  # all warnings for the caller
-        self._in_thread: Run = shared.executor.of(task.context.caller)
+        self._in_thread: Run = shared.executor.bind(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"
         self.pool: Pool

@@ -103,7 +103,7 @@ class Selector:
             if task.several:
                 quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.several]
                 runs = [*map(self._run, parts_of(task), quiet)]
-                result = await select_for_all(task, runs, observer, self._shared.executor.of(task.context.caller))
+                result = await select_for_all(task, runs, observer, self._shared.executor.bind(task.context.caller))
             else:
                 run = self._run(task, observer)
                 await run.retrieve()

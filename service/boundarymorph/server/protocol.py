@@ -117,7 +117,7 @@ class StrictParser(h11.Connection):
                 raise h11.RemoteProtocolError("there are too many blank lines before the request")
 
     @property
-    def behind(self) -> bool:
+    def has_excess_input(self) -> bool:
         """Return whether later requests have arrived with more bytes than a head may have."""
         return self.their_state is not h11.SEND_BODY and len(self._receive_buffer) > self._head_bytes
 
@@ -153,7 +153,7 @@ class Flow(FlowControl):
         self._parser = parser
 
     def resume_reading(self) -> None:
-        if not self._parser.behind:
+        if not self._parser.has_excess_input:
             super().resume_reading()
 
 

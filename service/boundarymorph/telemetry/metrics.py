@@ -111,7 +111,7 @@ class BatchMetrics:
         )
         self._labels: tuple[str, ...] = ()
 
-    def of_model(self, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> BatchMetrics:
+    def for_model(self, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> BatchMetrics:
         """Return the metrics of one model, with the program that runs it, in this process.
 
         `waiting` returns the items and tokens in its queue.
@@ -152,7 +152,7 @@ def count_lookups(cache: Cache, **outcomes: int) -> None:
             cache_lookups.labels(cache, outcome).inc(items)
 
 
-def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
+def record_lookups(cache: Cache, found: list[Value | None]) -> list[Value | None]:
     """Count looked-up items as hits and misses (None), and return them."""
     missing = sum(value is None for value in found)
     count_lookups(cache, hit=len(found) - missing, miss=missing)

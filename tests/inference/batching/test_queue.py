@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.inference.batching import LOOK_AHEAD, Entry, TokenQueue
+from boundarymorph.inference.batching import LOOK_AHEAD, QueueEntry, TokenQueue
 from boundarymorph.inference.models import TokenSequence
 
 waiting = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 10)), max_size=40)
@@ -17,13 +17,13 @@ budgets = st.integers(1, 100)
 def queue_of(pairs: Sequence[tuple[int, float]], owner: str = "all") -> TokenQueue[str]:
     queue: TokenQueue[str] = TokenQueue()
     queue.add(
-        Entry(TokenSequence(np.arange(length), False), owner, position, due)
+        QueueEntry(TokenSequence(np.arange(length), False), owner, position, due)
         for position, (length, due) in enumerate(pairs)
     )
     return queue
 
 
-def lengths(batch: Sequence[Entry[str]]) -> list[int]:
+def lengths(batch: Sequence[QueueEntry[str]]) -> list[int]:
     return [len(entry.item) for entry in batch]
 
 
@@ -70,7 +70,7 @@ def test_padded_batch_looks_for_similar_lengths_among_urgent_pairs() -> None:
 
 def test_queue_discards_the_pairs_of_an_owner() -> None:
     queue = queue_of([(3, 0), (4, 1)], "gone")
-    queue.add([Entry(TokenSequence(np.arange(5), False), "here", 0, 0.5)])
+    queue.add([QueueEntry(TokenSequence(np.arange(5), False), "here", 0, 0.5)])
     assert queue.owners() == {"gone", "here"}
     assert queue.discard({"gone", "never here"}) == 2
     assert (len(queue), queue.tokens) == (1, 5)
@@ -82,7 +82,9 @@ class TestCallers:
         """Return a queue of requests: caller, number of pairs of ten tokens, and due time."""
         queue: TokenQueue[str] = TokenQueue()
         for caller, count, due in requests:
-            queue.add(Entry(TokenSequence(np.arange(10), False), caller, place, due, caller) for place in range(count))
+            queue.add(
+                QueueEntry(TokenSequence(np.arange(10), False), caller, place, due, caller) for place in range(count)
+            )
         return queue
 
     @pytest.mark.parametrize("pads", [True, False])

@@ -10,9 +10,9 @@ from tests.fakes.upstream import Reply
 from tests.fakes.wires import Wire
 
 MODEL = "scripted"
-READ, WRITTEN = 300, 1  # tokens that it says each answer took
+READ, WRITTEN = 300, 1  # the reported tokens of each answer
 PASSAGE = re.compile(r"^(=== [0-9a-f]{16} ===) passage \d+\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
-Relevance = Callable[[str, str], float]  # in [0, 1], of a query and a passage
+Relevance = Callable[[str, str], float]  # the relevance in [0, 1] of a passage for a query
 
 
 def passages_of(body: dict[str, Any]) -> list[str]:

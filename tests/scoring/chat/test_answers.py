@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.remote.wire import Unusable
+from boundarymorph.remote.wire import MalformedAnswer
 from boundarymorph.scoring.chat import Chat, expected_grade
 from boundarymorph.settings import JudgeSettings
 from tests.metrics import counted
@@ -36,13 +36,13 @@ def after(words: str) -> dict[str, Any]:
 
 CUT = {"finish_reason": "length"}
 ANSWERS: list[tuple[Any, dict[str, Any], float]] = [
-    # The expected grade by the probabilities, of which some may be missing.
+    # The expected grade, where some probabilities may be missing.
     ("2", {"logprobs": logprobs(("2", 0.6), ("3", 0.2), ("The", 0.1))}, (2 * 0.6 + 3 * 0.2) / 0.8 / 3),
     (" 1", {"logprobs": logprobs((" 1", 0.5), ("1", 0.25), ("0", 0.25))}, 0.75 / 3),
     ("2", {"logprobs": logprobs(("2", 0.5), ("1", None))}, 2 / 3),
     ("3", {"logprobs": logprobs(("3", 1.0), ("9", 0.1))}, 1.0),
     ("3", {"logprobs": tokens("3")}, 1.0),
-    # The digit, where there are no usable probabilities.
+    # The digit, if there are no usable probabilities.
     ("2", {"logprobs": None}, 2 / 3),
     ("2", {"logprobs": {"content": None}}, 2 / 3),
     ("2", {"logprobs": {"content": ["2"]}}, 2 / 3),
@@ -51,7 +51,7 @@ ANSWERS: list[tuple[Any, dict[str, Any], float]] = [
     ("Grade: 1", {"logprobs": after("Grade: ")}, 1.25 / 3),
     ("Grade:1", {"logprobs": after("Grade:")}, 1.25 / 3),
     ('{"grade": 1}', {"logprobs": after('{"grade": ')}, 1.25 / 3),
-    # What follows the thinking.
+    # The text after the thinking.
     (f"{THOUGHT}3", {}, 1.0),
     (f'{THOUGHT}{{"grade": 3}}', {}, 1.0),
     ("It is a 1.\n</think>\n3", {}, 1.0),
@@ -118,11 +118,11 @@ def test_chat_reads_no_grade_from_a_truncated_answer(content: str | None, caplog
         ("1: 3\n2: 0\n3: 1", [3, 0, 1]),
         ("Here they are:\n\n**1**: 3\n- 2: 0\n[3]: 1.\nThat is all.", [3, 0, 1]),
         ("Passage 3: 1\nPassage 2: 0\nPassage 1: 3", [3, 0, 1]),
-        ("1: 3\n2: 0\n3: 1\n4: 2\n0: 2", [3, 0, 1]),  # two that are not there
+        ("1: 3\n2: 0\n3: 1\n4: 2\n0: 2", [3, 0, 1]),  # numbers without a passage
         ("1: 3\n3: 1", [3, NAN, 1]),
         ("1: 3\n2: 7\n3: 1", [3, NAN, 1]),
         ("1: 3\n2: 1.5\n3: 1", [3, NAN, 1]),
-        ("1: 3\n2: 0\n2: 2\n3: 1", [3, NAN, 1]),  # two grades of one
+        ("1: 3\n2: 0\n2: 2\n3: 1", [3, NAN, 1]),  # a passage with two grades
         ("1: 3\n2:\n3: 1", [3, NAN, 1]),
         ("Let me see.\n1: 3\n2: 0 would be", [3, NAN, NAN]),  # cut off
         ("3\n0\n1", [NAN] * 3),
@@ -142,7 +142,7 @@ def test_chat_reads_the_log_probabilities_of_each_line() -> None:
 
 @pytest.mark.parametrize("content", [[{"type": "text", "text": 3}], ["3"], 2])
 def test_chat_refuses_content_of_another_form(content: Any) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(MalformedAnswer):
         Chat().read(orjson.dumps(completion(content)), 1)
 
 

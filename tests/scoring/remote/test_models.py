@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.scores import MemoryScoreCache
-from boundarymorph.remote.wire import Context, Span
+from boundarymorph.remote.wire import Span, TextContext
 from boundarymorph.scoring.build import full_pass
 from boundarymorph.scoring.remote import MOST_SPANS, parse
 from boundarymorph.scoring.rerankers import KNOWN
@@ -183,7 +183,7 @@ def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> No
     assert read.values.tolist() == [0.5] and read.spans == [[Span(0, 1, 0.5)] * (MOST_SPANS - 1)]
     assert (
         "relevant_spans"
-        not in parse("cohere://?model=rerank-v4.0-pro").dialect.request("m", Context("q"), ["a"], 1.0).body
+        not in parse("cohere://?model=rerank-v4.0-pro").dialect.request("m", TextContext("q"), ["a"], 1.0).body
     )
 
 
@@ -214,7 +214,7 @@ async def test_relevant_spans_stay_with_their_texts_across_requests() -> None:
 
 
 async def test_relevant_spans_of_fresh_scores_reach_the_answers(tmp_path: Path) -> None:
-    texts = [f"text {number} " + "of what is asked " * 3 for number in range(8)]
+    texts = [f"text {number} " + "of the same music " * 3 for number in range(8)]
     pool = [{"id": f"d{number}", "text": text, "score": -number} for number, text in enumerate(texts)]
     pool[0]["title"] = "Title"  # the scorer reads it before the text
     async with running(Focused()) as [server], scoring(server) as scorer:

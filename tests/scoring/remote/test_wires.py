@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from boundarymorph.errors import InvalidInput, ScorerFailed
-from boundarymorph.remote.wire import Context, Unusable
+from boundarymorph.remote.wire import MalformedAnswer, TextContext
 from boundarymorph.scoring.remote import DEADLINE_SHARE, MOST_SPANS, QUESTION, RemoteScorer, parse
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.fakes.scorer import score_of
@@ -81,7 +81,7 @@ def test_wire_sends_and_reads_documented_exchanges(
     url: str, path: str, body: dict[str, Any] | None, answered: Any
 ) -> None:
     dialect = parse(url).dialect
-    request = dialect.request("m", Context("q"), ["a", "b"], 10.0)
+    request = dialect.request("m", TextContext("q"), ["a", "b"], 10.0)
     assert (request.path, request.cut) == (path, 0)
     assert body is None or request.body == body
     read = dialect.read(orjson.dumps(answered), 2)
@@ -91,7 +91,7 @@ def test_wire_sends_and_reads_documented_exchanges(
 
 @pytest.mark.parametrize("url", ["http://a", "vllm://a", "sglang://a", "tei://a", "cohere://?model=m"])
 def test_wire_sends_the_instruction_to_servers_that_take_one(url: str) -> None:
-    body = parse(url).dialect.request("m", Context("q", "only of 2026"), ["a"], 10.0).body
+    body = parse(url).dialect.request("m", TextContext("q", "only of 2026"), ["a"], 10.0).body
     name = "instruct" if url.startswith("sglang") else "instruction"
     assert body.get(name) == ("only of 2026" if url.startswith(("http", "vllm", "sglang")) else None)
 
@@ -156,7 +156,7 @@ def test_describe_reads_the_model_and_its_limits(
     ],
 )
 def test_describe_refuses_another_model(url: str, told: Any, message: str) -> None:
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(MalformedAnswer, match=message):
         described(url, **told)
 
 
@@ -209,14 +209,14 @@ def test_wire_refuses_an_answer_that_breaks_it(kind: str, body: Any, message: st
     scheme, _, activation = kind.partition(" ")
     options = f"model=m&activation={activation}" if activation else "model=m"
     dialect = parse(f"{scheme}://a?{options}").dialect
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(MalformedAnswer, match=message):
         dialect.read(body if isinstance(body, bytes) else orjson.dumps(body), 2)
 
 
 @pytest.mark.parametrize("activation", ["", "none"])
 def test_wire_asks_for_the_activation_unless_it_is_known(activation: str) -> None:
     url = f"llamacpp://a?activation={activation}" if activation else "llamacpp://a"
-    with pytest.raises(Unusable, match="raw logit") as caught:
+    with pytest.raises(MalformedAnswer, match="raw logit") as caught:
         parse(url).dialect.read(orjson.dumps(scored(7.7)), 1)
     assert ("?activation=sigmoid" in str(caught.value)) == (not activation)
 
@@ -233,7 +233,7 @@ def test_wire_keeps_scores_beside_a_missing_one_and_clips_rounding(missing: str 
 @pytest.mark.parametrize(("url", "most"), [("infinity://a", 122_880), ("systemone://?model=m", 8_000)])
 def test_wire_cuts_texts_that_the_server_would_refuse(url: str, most: int) -> None:
     dialect = parse(url).dialect
-    longer, longest = (dialect.request("m", Context("q"), ["a" * (most + n)], 10.0) for n in range(2))
+    longer, longest = (dialect.request("m", TextContext("q"), ["a" * (most + n)], 10.0) for n in range(2))
     assert longer.body == longest.body
     assert (longer.cut, longest.cut) == (0, 1)
 

@@ -83,11 +83,12 @@ async def test_instruction_is_refused_or_warned_of_if_unsupported(folder: Folder
         refused = await client.post("/select", json=selection(instruction=FIND))
         assert refused.status_code == 422 and "takes none" in refused.json()["detail"]
         body = {"query": QUERY, "documents": ROOMY}
-        plain, told = [
+        plain, empty, told = [
             (await client.post("/rerank", json=asked)).raise_for_status().json()
-            for asked in (body, body | {"instruction": FIND})
+            for asked in (body, body | {"instruction": ""}, body | {"instruction": FIND})
         ]
-        assert told["results"] == plain["results"]
+        assert told["results"] == empty["results"] == plain["results"]
+        assert "warnings" not in empty["meta"]
         assert sum("instruction had no effect" in warning for warning in told["meta"]["warnings"]) == 1
         with pytest.raises(TakesNoInstruction):
             await BatchingScorer(load(folder("bert"))).score(QUERY, TEXTS, instruction=FIND)

@@ -59,7 +59,7 @@ class AsyncClient:
                 failed connection, unless this might repeat work.
             http: Your own httpx client, with proxies or certificates, which you close.
         """
-        self._connection = Connection.of(base_url, api_key, timeout, retries)
+        self._connection = Connection.create(base_url, api_key, timeout, retries)
         self._pools = AsyncPools(http)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -111,7 +111,7 @@ class AsyncClient:
                 for event in events.feed(received):
                     yield event
         except httpx.RequestError as error:
-            raise errors.of_transport(error, self._connection.url) from error
+            raise errors.error_from_transport(error, self._connection.url) from error
         finally:
             await response.aclose()
         events.end()

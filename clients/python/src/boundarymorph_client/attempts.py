@@ -44,7 +44,7 @@ class Connection:
     retries: int
 
     @classmethod
-    def of(cls, base_url: str | None, api_key: str | None, timeout: float, retries: int) -> Connection:
+    def create(cls, base_url: str | None, api_key: str | None, timeout: float, retries: int) -> Connection:
         """Return a connection; the environment has the URL and the key unless they are given.
 
         Raises:
@@ -129,7 +129,7 @@ class Attempts:
 
     def after_answer(self, response: httpx.Response) -> float:
         """Return the seconds until the next attempt, or raise the final ProblemError."""
-        error = errors.of_response(response)
+        error = errors.error_from_response(response)
         if response.status_code not in AGAIN:
             raise error
         return self._pause(error, error.retry_after or 0.0)
@@ -141,7 +141,7 @@ class Attempts:
             ConnectionFailed: If there is no further attempt.
             TimedOut: If there is no further attempt.
         """
-        failure = errors.of_transport(error, self._connection.url)
+        failure = errors.error_from_transport(error, self._connection.url)
         if isinstance(error, httpx.LocalProtocolError):
             raise failure from None  # the original error quotes the header
         unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)

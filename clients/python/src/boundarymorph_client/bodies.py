@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from boundarymorph_client.encoding import encoded, named
+from boundarymorph_client.encoding import encoded, id_phrase
 from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.models import Array, PoolDocument, Query, SelectOptions, UploadedDocument, Vector
 
@@ -28,7 +28,7 @@ def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
     if "query_embedding" in body:
         body["query_embedding"] = _vector(body["query_embedding"])
     if "pool" in body:
-        pool = listed(body["pool"], "pool")
+        pool = as_list(body["pool"], "pool")
         documents = [{"text": given} if isinstance(given, str) else given for given in pool]
         body["pool"] = _pool(documents, body.pop("embeddings", None))
         if "features" in body:
@@ -36,7 +36,7 @@ def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
     return body
 
 
-def scored(
+def documents_with_scores(
     documents: Sequence[str | PoolDocument | Mapping[str, object]], scores: Sequence[float] | Mapping[int, float]
 ) -> list[Mapping[str, object]]:
     """Return documents for a pool with the known scores of the first, or at these positions.
@@ -44,7 +44,7 @@ def scored(
     Raises:
         ValueError: For a score without a document.
     """
-    documents = listed(documents, "documents")
+    documents = as_list(documents, "documents")
     known = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
     if outside := [position for position in known if not 0 <= position < len(documents)]:
         raise ValueError(f"there is a score for position {outside[0]}, and {len(documents)} documents")
@@ -55,7 +55,7 @@ def scored(
     return pool
 
 
-def listed(given: Any, name: str, kind: type | None = None) -> list[Any]:
+def as_list(given: Any, name: str, kind: type | None = None) -> list[Any]:
     """Return documents as a list. Raises InvalidArgument for anything else.
 
     Args:
@@ -172,7 +172,7 @@ class _Documents:
         try:
             line = encoded(document) + b"\n"
         except InvalidArgument as error:
-            fault = f"document {self.good + 1}{named(document)} cannot be uploaded: {error}"
+            fault = f"document {self.good + 1}{id_phrase(document)} cannot be uploaded: {error}"
             if self._whole or not self.good:
                 raise InvalidArgument(f"{fault}; nothing was written") from error
             self.fault = InvalidArgument(fault)

@@ -87,7 +87,7 @@ def extend(
 ) -> Call[Selection]:
     if options.get("budget"):
         raise ValueError("extend makes no call: leave out the budget, or use select")
-    return select(query, {**options, "pool": bodies.scored(documents, scores), "budget": 0})
+    return select(query, {**options, "pool": bodies.documents_with_scores(documents, scores), "budget": 0})
 
 
 def list_indexes() -> Call[list[IndexDescription]]:
@@ -181,7 +181,7 @@ def ready() -> Call[Ready]:
 def _read_ready(response: httpx.Response) -> Ready:
     if response.headers.get("content-type", "").startswith("application/json"):
         return _reading(Ready)(response)
-    raise errors.of_response(response)
+    raise errors.error_from_response(response)
 
 
 def _reading(model: type[Parsed]) -> Callable[[httpx.Response], Parsed]:

@@ -59,7 +59,7 @@ class Client:
                 failed connection, unless this might repeat work.
             http: Your own httpx client, with proxies or certificates, which you close.
         """
-        self._connection = Connection.of(base_url, api_key, timeout, retries)
+        self._connection = Connection.create(base_url, api_key, timeout, retries)
         self._pools = Pools(http)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -110,7 +110,7 @@ class Client:
             for received in response.iter_bytes():
                 yield from events.feed(received)
         except httpx.RequestError as error:
-            raise errors.of_transport(error, self._connection.url) from error
+            raise errors.error_from_transport(error, self._connection.url) from error
         finally:
             response.close()
         events.end()

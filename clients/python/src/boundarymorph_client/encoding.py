@@ -25,7 +25,7 @@ def encoded(value: Any) -> bytes:
         InvalidArgument: With the place of a value that JSON cannot express.
     """
     try:
-        return utf8(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain))
+        return utf8(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=json_value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgument(_located(value) or str(error)) from error
 
@@ -38,7 +38,7 @@ def utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def plain(value: object) -> object:
+def json_value(value: object) -> object:
     """Return a value's form in JSON.
 
     It is ISO 8601 for times, in UTC if they have a zone; a string for a UUID; a number for a Decimal; and lists and
@@ -88,10 +88,10 @@ def _fault(value: Any, place: str) -> str | None:
                 return found
         return None
     if isinstance(value, list | tuple):
-        faults = (_fault(inner, f"{place}[{number}]{named(inner)}") for number, inner in enumerate(value))
+        faults = (_fault(inner, f"{place}[{number}]{id_phrase(inner)}") for number, inner in enumerate(value))
         return next((fault for fault in faults if fault), None)
     try:
-        json.dumps(value, allow_nan=False, default=plain)
+        json.dumps(value, allow_nan=False, default=json_value)
     except (TypeError, ValueError, OverflowError):
         kind = type(value).__name__
         return (
@@ -100,6 +100,6 @@ def _fault(value: Any, place: str) -> str | None:
     return None
 
 
-def named(document: object) -> str:
+def id_phrase(document: object) -> str:
     """Return the id of a document, for messages, if it has one."""
     return f" (id {document['id']!r})" if isinstance(document, Mapping) and "id" in document else ""

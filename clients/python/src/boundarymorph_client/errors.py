@@ -197,7 +197,7 @@ BY_STATUS: dict[int, type[ProblemError]] = {
 }  # for answers of a proxy
 
 
-def of_response(response: httpx.Response) -> ProblemError:
+def error_from_response(response: httpx.Response) -> ProblemError:
     """Return the error for an unsuccessful answer, whose body has been read."""
     try:
         problem = Problem.model_validate_json(response.content)
@@ -206,17 +206,17 @@ def of_response(response: httpx.Response) -> ProblemError:
         problem = Problem(
             type="about:blank", title=response.reason_phrase, status=response.status_code, detail=said or "no detail"
         )
-    return of_problem(problem, response)
+    return error_from_problem(problem, response)
 
 
-def of_problem(problem: Problem, response: httpx.Response) -> ProblemError:
+def error_from_problem(problem: Problem, response: httpx.Response) -> ProblemError:
     """Return the error for a problem that came with this answer, or in the middle of it."""
     kind = KINDS.get(problem.type.removeprefix(TYPE)) or BY_STATUS.get(problem.status, ProblemError)
     request_id = response.headers.get("x-request-id")
     return kind(problem, request_id=request_id, retry_after=_seconds(response.headers.get("retry-after")))
 
 
-def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
+def error_from_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
     """Return the error for a request to this URL that was not answered."""
     quotes_header = isinstance(error, httpx.LocalProtocolError)  # the header may be a key
     said = f"{type(error).__name__}: {error}" if str(error) and not quotes_header else type(error).__name__

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 
 from boundarymorph_client.calls import parsed
-from boundarymorph_client.errors import ConnectionFailed, of_problem
+from boundarymorph_client.errors import ConnectionFailed, error_from_problem
 from boundarymorph_client.models import Problem, Round, Selection
 
 
@@ -55,4 +55,4 @@ class Events:
                 self._ended = True
                 yield parsed(Selection, data)
             case "problem":
-                raise of_problem(parsed(Problem, data), self._response)
+                raise error_from_problem(parsed(Problem, data), self._response)

@@ -102,12 +102,12 @@ def candidate(
     return {**entry, **{name: value for name, value in more.items() if value is not None}}
 
 
-def named(position: int, id: str | None) -> str:
+def document_phrase(position: int, id: str | None) -> str:
     """Return the name of a document for messages of errors."""
     return f"document {position + 1}" + ("" if id is None else f" (id {id!r})")
 
 
-def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
+def read_score(metadata: Mapping[str, Any], field: str, document: str) -> float:
     """Return a retriever's score from the metadata of a document.
 
     Raises:
@@ -124,7 +124,7 @@ def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
     )
 
 
-def known_in(metadata: Mapping[str, Any], field: str | None, document: str) -> float | None:
+def optional_score(metadata: Mapping[str, Any], field: str | None, document: str) -> float | None:
     """Return a reranker's score from the metadata of a document, or None without a score.
 
     Raises:

@@ -16,8 +16,15 @@ from haystack.utils import Secret
 from pydantic import SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
-from boundarymorph_client.bodies import listed
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
+from boundarymorph_client.bodies import as_list
+from boundarymorph_client.frameworks import (
+    Service,
+    candidate,
+    certainty,
+    document_phrase,
+    found_metadata,
+    optional_score,
+)
 from boundarymorph_client.haystack_filters import translated
 from boundarymorph_client.models import SelectedDocument
 
@@ -136,7 +143,7 @@ class BoundaryMorphRanker(_Component):
 
         Of documents with the same id the first one counts.
         """
-        candidates = _unique(listed(documents, "documents", Document))
+        candidates = _unique(as_list(documents, "documents", Document))
         if not candidates:
             return {"documents": []}
         self.warm_up()
@@ -147,7 +154,7 @@ class BoundaryMorphRanker(_Component):
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """Do as `run`."""
-        candidates = _unique(listed(documents, "documents", Document))
+        candidates = _unique(as_list(documents, "documents", Document))
         if not candidates:
             return {"documents": []}
         await self.warm_up_async()
@@ -160,7 +167,7 @@ class BoundaryMorphRanker(_Component):
                 position,
                 document.content or "",
                 None if field is None else document.meta.get(field),
-                known=known_in(document.meta, self.known_score_field, named(position, document.id)),
+                known=optional_score(document.meta, self.known_score_field, document_phrase(position, document.id)),
             )
             for position, document in enumerate(documents)
         ]

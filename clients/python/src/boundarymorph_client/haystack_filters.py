@@ -17,7 +17,7 @@ from typing import Any
 from haystack import Document
 from haystack.errors import FilterError
 
-from boundarymorph_client.encoding import plain
+from boundarymorph_client.encoding import json_value
 from boundarymorph_client.filters import COMBINING, EVERYTHING, NOTHING, Filter, present
 
 ATTRIBUTES = {field.name for field in fields(Document)}
@@ -157,7 +157,7 @@ def _scalar(value: Any, operator: str) -> str | int | float | bool:
     found = value
     if not isinstance(value, str | int | float | list | tuple | Mapping):
         with suppress(TypeError):
-            found = plain(value)
+            found = json_value(value)
     if isinstance(found, str | int | float):
         return found
     raise FilterError(f"{operator!r}: the service compares with strings, numbers, and booleans, not with {value!r}")

@@ -14,8 +14,16 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 
-from boundarymorph_client.bodies import listed
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named, score_in
+from boundarymorph_client.bodies import as_list
+from boundarymorph_client.frameworks import (
+    Service,
+    candidate,
+    certainty,
+    document_phrase,
+    found_metadata,
+    optional_score,
+    read_score,
+)
 from boundarymorph_client.models import SelectedDocument
 
 
@@ -40,7 +48,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """Return copies of the chosen documents, most relevant first."""
-        documents = listed(documents, "documents", Document)
+        documents = as_list(documents, "documents", Document)
         if not documents:
             return []
         return _chosen(documents, self.selected(query, pool=self._pool(documents), k=self.k))
@@ -49,7 +57,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """Return copies of the chosen documents, most relevant first."""
-        documents = listed(documents, "documents", Document)
+        documents = as_list(documents, "documents", Document)
         if not documents:
             return []
         return _chosen(documents, await self.aselected(query, pool=self._pool(documents), k=self.k))
@@ -62,8 +70,8 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
                 None if self.title_field is None else document.metadata.get(self.title_field),
                 None
                 if self.score_field is None
-                else score_in(document.metadata, self.score_field, named(position, document.id)),
-                known_in(document.metadata, self.known_score_field, named(position, document.id)),
+                else read_score(document.metadata, self.score_field, document_phrase(position, document.id)),
+                optional_score(document.metadata, self.known_score_field, document_phrase(position, document.id)),
             )
             for position, document in enumerate(documents)
         ]

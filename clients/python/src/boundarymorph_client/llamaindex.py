@@ -20,10 +20,17 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import Field, SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
-from boundarymorph_client.bodies import listed
+from boundarymorph_client.bodies import as_list
 from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.filters import COMBINING, EVERYTHING, NOTHING, Filter, present
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
+from boundarymorph_client.frameworks import (
+    Service,
+    candidate,
+    certainty,
+    document_phrase,
+    found_metadata,
+    optional_score,
+)
 from boundarymorph_client.models import SelectedDocument
 
 MODEL_NAME = "boundarymorph"  # the name in events; only the service knows which cross-encoder it uses
@@ -67,7 +74,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query, nodes = _query(query_bundle), listed(nodes, "nodes", NodeWithScore)
+        query, nodes = _query(query_bundle), as_list(nodes, "nodes", NodeWithScore)
         if not nodes:
             return []
         with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
@@ -80,7 +87,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query, nodes = _query(query_bundle), listed(nodes, "nodes", NodeWithScore)
+        query, nodes = _query(query_bundle), as_list(nodes, "nodes", NodeWithScore)
         if not nodes:
             return []
         with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
@@ -95,7 +102,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
             candidate(
                 position,
                 _read(found.node, field),
-                known=known_in(found.metadata, field, named(position, found.node_id)),
+                known=optional_score(found.metadata, field, document_phrase(position, found.node_id)),
             )
             for position, found in enumerate(nodes)
         ]

@@ -46,24 +46,26 @@ class DocumentsRequest(RerankRequest):
     """A request in the format of Cohere v1, Jina or vLLM."""
 
     documents: Array[LaxDocument] = Field(
-        description="one or more texts, or objects with a 'text' or with the rank_fields"
+        description="One or more texts, or objects with a 'text' or with the rank_fields."
     )
     model: str | None = Field(
-        None, description="the name of a policy; other names are ignored, as the service has one model"
+        None, description="The name of a policy. Other names are ignored, as the service has one model."
     )
-    top_k: LaxInt | None = Field(None, ge=1, description="another name for top_n")
+    top_k: LaxInt | None = Field(None, ge=1, description="Another name for top_n.")
     truncation: LaxBool | None = Field(
-        None, description="false: texts that are too long for the model are an error; by default they are cut"
+        None,
+        description="Whether texts that are too long for the model are cut, as by default. If false, they are an "
+        "error.",
     )
-    return_documents: LaxBool | None = Field(None, description="whether to return each document with its result")
+    return_documents: LaxBool | None = Field(None, description="Whether to return each document with its result.")
     rank_fields: Array[str] | None = Field(
-        None, max_length=64, description="for documents that are objects: the fields to read, in this order"
+        None, max_length=64, description="The fields to read of documents that are objects, in this order."
     )
     max_tokens_per_doc: LaxInt | None = Field(
-        None, ge=1, description="the most tokens that are read of a document, at four characters per token"
+        None, ge=1, description="The most tokens that are read of a document, at four characters per token."
     )
-    raw_scores: LaxBool | None = Field(None, description="whether to return log-odds instead of scores in [0, 1]")
-    use_activation: LaxBool | None = Field(None, description="vLLM's name: false is the same as raw_scores true")
+    raw_scores: LaxBool | None = Field(None, description="Whether to return log-odds instead of scores in [0, 1].")
+    use_activation: LaxBool | None = Field(None, description="vLLM's name: false means the same as raw_scores true.")
 
     api_version: ClassVar[str] = "1"
     bare: ClassVar[bool] = False  # whether documents come back as strings
@@ -100,16 +102,16 @@ class WantedSpans(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    mode: Literal["enabled", "disabled"] = Field("enabled", description="disabled: results have no spans")
-    threshold: float = Field(0.1, description="the least score of a span")
-    max_spans: int | None = Field(None, ge=1, description="the most spans of a document")
+    mode: Literal["enabled", "disabled"] = Field("enabled", description="Whether results have spans.")
+    threshold: float = Field(0.1, description="The least score of a span.")
+    max_spans: int | None = Field(None, ge=1, description="The most spans of a document.")
 
 
 class CohereV2Request(DocumentsRequest):
     """A request of version 2 of Cohere's API."""
 
     relevant_spans: WantedSpans | None = Field(
-        None, description="the spans to return, if the scorer names relevant spans; known scores have no spans"
+        None, description="The spans to return, if the scorer names relevant spans. Known scores have no spans."
     )
 
     api_version: ClassVar[str] = "2"
@@ -132,79 +134,83 @@ class BareRequest(DocumentsRequest):
 class RerankResult(Answer):
     """One document."""
 
-    index: int = Field(description="position of the document in the request, from 0")
+    index: int = Field(description="The position of the document in the request, from 0.")
     relevance_score: float = Field(
         validation_alias="score",
-        description="the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores",
+        description="The cross-encoder's score, or the expected score, in [0, 1]. With raw_scores it is in log-odds.",
     )
     document: dict[str, Any] | str | None = Field(
-        None, description="the document, with return_documents; for Infinity and Voyage the bare text"
+        None, description="The document, with return_documents. For Infinity and Voyage it is the bare text."
     )
-    group: Any = Field(None, description="with 'distinct' by a field: the field's value, if the document has it")
+    group: Any = Field(None, description="The value of the field of 'distinct', if the document has it.")
     passage: PassageOfDocument | None = Field(
-        None, description="the best passage of a document that is longer than the window"
+        None, description="The best passage of a document that is longer than the window."
     )
     relevant_spans: list[RelevantSpan] | None = Field(
-        None, description="with relevant_spans: the most relevant parts of the text that was read, best first"
+        None, description="The most relevant parts of the text that was read, best first, with relevant_spans."
     )
 
 
 class ApiVersion(BaseModel):
     """The version of Cohere's API."""
 
-    version: str = Field(description="1 or 2")
+    version: str = Field(description="The version, 1 or 2.")
 
 
 class BilledUnits(BaseModel):
     """The units that Cohere would bill."""
 
-    search_units: int = Field(description="number of searches, one for each hundred documents")
+    search_units: int = Field(description="The number of searches, one for each hundred documents.")
 
 
 class Tokens(BaseModel):
     """Tokens that were read and written, estimated at four characters per token."""
 
-    input_tokens: int = Field(description="tokens that the cross-encoder read")
-    output_tokens: int = Field(description="always 0")
+    input_tokens: int = Field(description="Tokens that the cross-encoder read.")
+    output_tokens: int = Field(description="Always 0.")
 
 
 class Meta(BaseModel):
     """Figures about the request that clients of Cohere read."""
 
-    api_version: ApiVersion = Field(description="the version of the path")
-    billed_units: BilledUnits = Field(description="the units by Cohere's rule; nothing is billed")
-    tokens: Tokens = Field(description="estimated tokens")
-    warnings: list[str] | None = Field(None, description="warnings for the caller")
+    api_version: ApiVersion = Field(description="The version of the path.")
+    billed_units: BilledUnits = Field(description="The units by Cohere's rule. Nothing is billed.")
+    tokens: Tokens = Field(description="Estimated tokens.")
+    warnings: list[str] | None = Field(None, description="Warnings for the caller.")
 
 
 class RerankAnswer(Diagnosed):
     """The results, best first, with the fields that clients of each dialect expect."""
 
-    id: str = Field(description="the id of this answer")
-    object: Literal["rerank"] = Field("rerank", description="always rerank")
-    model: str = Field(description="the cross-encoder, with everything that its scores depend on")
-    created: int = Field(description="time of the answer, in seconds since 1970")
-    results: list[RerankResult] = Field(description="the results, best first; equal scores in the order of the request")
-    meta: Meta = Field(description="figures for clients of Cohere")
+    id: str = Field(description="The id of this answer.")
+    object: Literal["rerank"] = Field("rerank", description="Always rerank.")
+    model: str = Field(description="The cross-encoder, with everything that its scores depend on.")
+    created: int = Field(description="The time of the answer, in seconds since 1970.")
+    results: list[RerankResult] = Field(
+        description="The results, best first. Equal scores are in the order of the request."
+    )
+    meta: Meta = Field(description="Figures for clients of Cohere.")
 
 
 class VoyageAnswer(RerankAnswer):
     """The results, best first, also under the name that clients of Voyage read."""
 
-    data: list[RerankResult] = Field(description="the same results")
+    data: list[RerankResult] = Field(description="The same results.")
 
 
 class AliyunOutput(Answer):
     """The object in which DashScope returns its results."""
 
-    results: list[RerankResult] = Field(description="the results, best first; equal scores in the order of the request")
+    results: list[RerankResult] = Field(
+        description="The results, best first. Equal scores are in the order of the request."
+    )
 
 
 class AliyunAnswer(Diagnosed):
     """The results, best first."""
 
-    output: AliyunOutput = Field(description="the results")
-    request_id: str = Field(validation_alias="id", description="the id of this answer")
+    output: AliyunOutput = Field(description="The results.")
+    request_id: str = Field(validation_alias="id", description="The id of this answer.")
 
 
 def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,10 +223,10 @@ def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
 class RerankError(BaseModel):
     """An error in every format: Cohere's `message`, Jina's `detail`, vLLM's `error`."""
 
-    message: str = Field(description="the problem, and what to do about it")
-    detail: str = Field(description="the same sentence")
-    error: dict[str, Any] = Field(description="`message`, `type`, and `param` of the error, and its status as `code`")
-    type: str = Field(description="the kind of problem, which is stable: urn:boundarymorph:problem: and a name")
+    message: str = Field(description="The problem, and what to do about it.")
+    detail: str = Field(description="The same sentence.")
+    error: dict[str, Any] = Field(description="`message`, `type`, and `param` of the error, and its status as `code`.")
+    type: str = Field(description="The kind of problem, which is stable: urn:boundarymorph:problem: and a name.")
 
 
 def documents_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
@@ -239,15 +245,17 @@ class MixedbreadRequest(RerankRequest):
     """A request in the format of Mixedbread."""
 
     documents: Array[LaxDocument] = Field(
-        alias="input", description="one or more texts, or objects with a 'text' or with the rank_fields"
+        alias="input", description="One or more texts, or objects with a 'text' or with the rank_fields."
     )
-    top_n: LaxInt | None = Field(None, alias="top_k", ge=0, description="number of results; null and 0 return all")
+    top_n: LaxInt | None = Field(
+        None, alias="top_k", ge=0, description="The number of results. All are returned for null and 0."
+    )
     model: str | None = Field(
-        None, description="the name of a policy; other names are ignored, as the service has one model"
+        None, description="The name of a policy. Other names are ignored, as the service has one model."
     )
-    return_input: LaxBool = Field(False, description="whether to return each document with its result")
+    return_input: LaxBool = Field(False, description="Whether to return each document with its result.")
     rank_fields: Array[str] | None = Field(
-        None, max_length=64, description="for documents that are objects: the fields to read, in this order"
+        None, max_length=64, description="The fields to read of documents that are objects, in this order."
     )
 
     @property
@@ -261,27 +269,27 @@ class MixedbreadRequest(RerankRequest):
 class MixedbreadRank(Answer):
     """One document."""
 
-    index: int = Field(description="position of the document in the request, from 0")
-    score: float = Field(description="the cross-encoder's score, or the expected score, in [0, 1]")
+    index: int = Field(description="The position of the document in the request, from 0.")
+    score: float = Field(description="The cross-encoder's score, or the expected score, in [0, 1].")
     input: str | dict[str, Any] | None = Field(
-        None, validation_alias="document", description="the document, with return_input"
+        None, validation_alias="document", description="The document, with return_input."
     )
-    group: Any = Field(None, description="with 'distinct' by a field: the field's value, if the document has it")
+    group: Any = Field(None, description="The value of the field of 'distinct', if the document has it.")
     passage: PassageOfDocument | None = Field(
-        None, description="the best passage of a document that is longer than the window"
+        None, description="The best passage of a document that is longer than the window."
     )
 
 
 class MixedbreadAnswer(Diagnosed):
     """The results, best first."""
 
-    object: Literal["list"] = Field("list", description="always list")
-    model: str = Field(description="the cross-encoder, with everything that its scores depend on")
+    object: Literal["list"] = Field("list", description="Always list.")
+    model: str = Field(description="The cross-encoder, with everything that its scores depend on.")
     data: list[MixedbreadRank] = Field(
-        validation_alias="results", description="the results, best first; equal scores in the order of the request"
+        validation_alias="results", description="The results, best first. Equal scores are in the order of the request."
     )
-    top_k: int = Field(validation_alias="count", description="the number of results")
-    return_input: bool = Field(validation_alias="returns", description="as in the request")
+    top_k: int = Field(validation_alias="count", description="The number of results.")
+    return_input: bool = Field(validation_alias="returns", description="As in the request.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,28 +307,32 @@ class NimText(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    text: LaxText = Field(description="the text to score")
+    text: LaxText = Field(description="The text to score.")
 
 
 class NimQuery(NimText):
     """The query in an object."""
 
-    text: QueryText = Field(description="the information need, in plain words")
+    text: QueryText = Field(description="The information need, in plain words.")
 
 
 class NimRequest(RerankRequest):
     """A request in the format of a NIM."""
 
-    query: Annotated[str, TextOf(NimQuery)] = Field(description="the query")
-    documents: Array[Annotated[str, TextOf(NimText)]] = Field(alias="passages", description="one or more to rank")
+    query: Annotated[str, TextOf(NimQuery)] = Field(description="The query.")
+    documents: Array[Annotated[str, TextOf(NimText)]] = Field(
+        alias="passages", description="One or more texts to rank."
+    )
     passages: LaxBool | None = Field(
-        None, alias="best_passages", description="the same as 'passages' of the other formats"
+        None, alias="best_passages", description="The same as 'passages' of the other formats."
     )
     model: str | None = Field(
-        None, description="the name of a policy; other names are ignored, as the service has one model"
+        None, description="The name of a policy. Other names are ignored, as the service has one model."
     )
     truncate: Literal["NONE", "END"] | None = Field(
-        None, description="NONE: passages that are too long for the model are an error; they are cut by default"
+        None,
+        description="Whether passages that are too long for the model are cut, as by default. With NONE, they are an "
+        "error.",
     )
 
     @property
@@ -335,25 +347,26 @@ class NimRequest(RerankRequest):
 class NimRank(Answer):
     """One passage."""
 
-    index: int = Field(description="position of the passage in the request, from 0")
-    logit: float = Field(validation_alias="score", description="log-odds of the score")
+    index: int = Field(description="The position of the passage in the request, from 0.")
+    logit: float = Field(validation_alias="score", description="Log-odds of the score.")
 
 
 class NimAnswer(Diagnosed):
     """All passages, best first."""
 
     rankings: list[NimRank] = Field(
-        validation_alias="results", description="the passages, best first; equal logits in the order of the request"
+        validation_alias="results",
+        description="The passages, best first. Equal logits are in the order of the request.",
     )
 
 
 class NimError(BaseModel):
     """An error in NIM's format."""
 
-    object: Literal["error"] = Field("error", description="always error")
-    message: str = Field(description="the problem, and what to do about it")
-    detail: str = Field(description="the same sentence")
-    type: str = Field(description="the kind of error, in a word")
+    object: Literal["error"] = Field("error", description="Always error.")
+    message: str = Field(description="The problem, and what to do about it.")
+    detail: str = Field(description="The same sentence.")
+    type: str = Field(description="The kind of error, in a word.")
 
 
 def nim_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
@@ -368,12 +381,14 @@ def nim_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
 class TeiRequest(RerankRequest):
     """A request in TEI's format."""
 
-    documents: Array[LaxText] = Field(alias="texts", description="one or more to rank")
-    raw_scores: LaxBool = Field(False, description="whether to return log-odds instead of scores in [0, 1]")
-    return_text: LaxBool = Field(False, description="whether to return each text with its score")
-    truncate: LaxBool | None = Field(None, description="false: texts that are too long for the model are an error")
+    documents: Array[LaxText] = Field(alias="texts", description="One or more texts to rank.")
+    raw_scores: LaxBool = Field(False, description="Whether to return log-odds instead of scores in [0, 1].")
+    return_text: LaxBool = Field(False, description="Whether to return each text with its score.")
+    truncate: LaxBool | None = Field(
+        None, description="Whether texts that are too long for the model are cut. If false, they are an error."
+    )
     truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
-        "Right", description="Right cuts the end of a text; with Left, texts that are too long are an error"
+        "Right", description="The end at which texts are cut. With Left, texts that are too long are an error."
     )
 
     @property
@@ -392,11 +407,11 @@ class TeiRequest(RerankRequest):
 class TeiRank(Answer):
     """One text."""
 
-    index: int = Field(description="position of the text in the request, from 0")
+    index: int = Field(description="The position of the text in the request, from 0.")
     score: float = Field(
-        description="the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores"
+        description="The cross-encoder's score, or the expected score, in [0, 1]. With raw_scores it is in log-odds."
     )
-    text: str | None = Field(None, validation_alias="document", description="the text, with return_text")
+    text: str | None = Field(None, validation_alias="document", description="The text, with return_text.")
 
 
 class TeiAnswer(RootModel[list[TeiRank]]):
@@ -406,7 +421,7 @@ class TeiAnswer(RootModel[list[TeiRank]]):
 class WeaviateRequest(RerankRequest):
     """A request of Weaviate's module, which sends up to 32 documents."""
 
-    documents: Array[LaxText] = Field(description="one or more texts")
+    documents: Array[LaxText] = Field(description="One or more texts.")
 
     @property
     def returns(self) -> bool:
@@ -416,18 +431,18 @@ class WeaviateRequest(RerankRequest):
 class WeaviateScore(Answer):
     """One document."""
 
-    document: str = Field(description="the text of the document")
+    document: str = Field(description="The text of the document.")
     score: float = Field(
-        description="the cross-encoder's score, or the expected score, in [0, 1]; 0 if min_relevance or distinct left "
-        "the document out"
+        description="The cross-encoder's score, or the expected score, in [0, 1]. It is 0 if min_relevance or "
+        "distinct left the document out."
     )
 
 
 class WeaviateAnswer(Answer):
     """The scores of all documents, in the order of the request."""
 
-    query: str = Field(description="the query of the request")
-    scores: list[WeaviateScore] = Field(validation_alias="in_order", description="a score for each document")
+    query: str = Field(description="The query of the request.")
+    scores: list[WeaviateScore] = Field(validation_alias="in_order", description="A score for each document.")
 
 
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
@@ -447,8 +462,8 @@ STATUS = {
 class TeiError(BaseModel):
     """An error in TEI's format."""
 
-    error: str = Field(description="the problem, and what to do about it")
-    error_type: ErrorType = Field(description="the kind of error, in TEI's terms")
+    error: str = Field(description="The problem, and what to do about it.")
+    error_type: ErrorType = Field(description="The kind of error, in TEI's terms.")
 
 
 def tei_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:

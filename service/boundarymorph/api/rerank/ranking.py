@@ -57,61 +57,65 @@ class RerankRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    query: QueryText = Field(description="the information need, in plain words")
-    documents: Any = Field(description="one or more texts")
-    top_n: LaxInt | None = Field(None, ge=0, description="number of results to return; null and 0 return all")
+    query: QueryText = Field(description="The information need, in plain words.")
+    documents: Any = Field(description="One or more texts.")
+    top_n: LaxInt | None = Field(None, ge=0, description="The number of results. All are returned for null and 0.")
     budget: ListBudget | None = Field(
         None,
-        description='B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget',
+        description='B: the most calls, or "auto". Below 1, it is a share of the documents. The default is the '
+        "setting rerank.budget.",
     )
     rounds: Rounds | None = Field(
         None,
-        description="with a budget: the most requests to the scorer. With 1, the first documents of the list and the "
-        "best by words are scored, and all other scores are expected ones",
+        description="The most requests to the scorer, with a budget. With 1, the first documents of the list and the "
+        "best by words are scored, and all other scores are expected ones.",
     )
     k: LaxInt | None = Field(
-        None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
+        None,
+        ge=1,
+        description="The number of documents that calls should find as a set, with a budget. By default, calls go to "
+        "the order of all.",
     )
     min_relevance: float | None = Field(
-        None, ge=0, le=1, description="leave out results with a lower score, known or expected"
+        None, ge=0, le=1, description="The least score, known or expected, of a result."
     )
     distinct: DistinctBy = Field(
         None,
         validation_alias=AliasChoices("distinct", "group_by"),
-        description="true: no two results with the same text. The name of a field of documents that are objects: the "
-        "best result for each of its values. An object sets the number of results",
+        description="With true, no two results have the same text. With the name of a field of documents that are "
+        "objects, each of its values has one result, the best. An object sets the number of results.",
     )
     relevance: RelevanceKind | None = Field(
         None,
-        description="the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the "
-        "default with a budget, for the judgement expected of people, as in POST /select",
+        description="The kind of scores. 'scorer', the default without a budget, is the scorer's own. 'human', the "
+        "default with a budget, is the judgement expected of people, as in POST /select.",
     )
     boost: Array[BoostRule] | None = Field(
         None,
         max_length=MAX_RULES,
-        description="rules that multiply relevance, as in POST /select, by the fields of documents that are objects. "
-        "Scores are then the products, and may exceed 1",
+        description="Rules that multiply relevance, as in POST /select, by the fields of documents that are objects. "
+        "Scores are then the products, and may exceed 1.",
     )
     calibration: bool | None = Field(
-        None, description="whether the service's calibration of pools, if it has one, makes scores probabilities"
+        None, description="Whether the service's calibration of pools, if it has one, makes scores probabilities."
     )
     passages: LaxBool | None = Field(
         None,
-        description="whether documents longer than the model's window become passages, of which the best counts and "
-        "is returned; true by default where such documents are not an error. Calls, by default one for each document, "
-        "are spent on passages",
+        description="Whether documents that are longer than the model's window become passages, of which the best "
+        "counts and is returned. The default is true where such documents are not an error. Calls, by default one "
+        "for each document, are spent on passages.",
     )
     instruction: str | None = Field(
         None,
         validation_alias=AliasChoices("instruction", "instruct"),
-        description="an explanation of relevance for a scorer that takes an instruction; for others, a warning says "
-        "that it had no effect",
+        description="An explanation of relevance for a scorer that takes an instruction. For others, a warning says "
+        "that it had no effect.",
     )
     deadline_ms: float | None = Field(
-        None, gt=0, le=86_400_000, description="milliseconds from the arrival of the request"
+        None, gt=0, le=86_400_000, description="The deadline, in milliseconds from the arrival of the request."
     )
     on_failure: Literal["error", "degrade"] = Field(
-        "error", description="if scores are missing: answer with an error, or with expected scores in their place"
+        "error", description="The answer if scores are missing: an error, or expected scores in their place."
     )
 
     @property
@@ -231,30 +235,34 @@ class Diagnostics(BaseModel):
     """The cost and the circumstances of a ranking."""
 
     status: StatusName = Field(
-        description='partial or retrieval_only: scores are missing, with "on_failure": "degrade"'
+        description='The completeness of the scores. With "on_failure": "degrade", some or all may be missing.'
     )
-    stop_reason: ReasonName = Field(description="the reason why no more calls were made")
-    documents: int = Field(description="number of documents in the request")
-    budget: int = Field(description="the budget B in force")
-    cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
-    cached_scores: int = Field(description="scores from the cache, or from another request at the same time")
-    reused_scores: int = Field(description="scores known from earlier requests, which replaced as many calls")
-    trips: int = Field(description="requests to the scorer")
-    inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
-    relevance: dict[int, float] | None = Field(None, description="with 'boost': relevance without boosts, by index")
-    expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
-    calibration: str | None = Field(None, description="the time when the calibration in use was made")
-    policy: str = Field(description="the policy in force, whose defaults the request has")
-    timings_ms: dict[str, float] = Field(description="milliseconds by stage, and in total")
-    language_model: LanguageModelUsage | None = Field(None, description="the tokens of a language model that scores")
-    warnings: list[AnswerWarning] = Field(description="warnings for the caller")
+    stop_reason: ReasonName = Field(description="The reason why no more calls were made.")
+    documents: int = Field(description="The number of documents in the request.")
+    budget: int = Field(description="The budget B in force.")
+    cross_encoder_calls: int = Field(description="Documents that the cross-encoder scored for this request.")
+    cached_scores: int = Field(description="Scores from the cache, or from another request at the same time.")
+    reused_scores: int = Field(description="Scores known from earlier requests, which replaced as many calls.")
+    trips: int = Field(description="Requests to the scorer.")
+    inferred: list[int] = Field(description="Indexes of the results whose score is expected, not the cross-encoder's.")
+    relevance: dict[int, float] | None = Field(
+        None, description="The relevance without boosts, by index, with 'boost'."
+    )
+    expected_loss: float = Field(
+        description="The share of the best k documents' relevance that is expected to be missed."
+    )
+    calibration: str | None = Field(None, description="The time when the calibration in use was made.")
+    policy: str = Field(description="The policy in force, whose defaults the request has.")
+    timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
+    language_model: LanguageModelUsage | None = Field(None, description="The tokens of a language model that scores.")
+    warnings: list[AnswerWarning] = Field(description="Warnings for the caller.")
 
 
 class TokenUsage(BaseModel):
     """Tokens that the cross-encoder read, estimated at four characters each."""
 
-    prompt_tokens: int = Field(description="tokens of queries and documents")
-    total_tokens: int = Field(description="the same number")
+    prompt_tokens: int = Field(description="Tokens of queries and documents.")
+    total_tokens: int = Field(description="The same number.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +348,7 @@ class Answer(BaseModel):
 class Diagnosed(Answer):
     """An answer that also reports its usage, and the cost of the ranking."""
 
-    usage: TokenUsage = Field(description="estimated tokens")
+    usage: TokenUsage = Field(description="Estimated tokens.")
     boundarymorph: Diagnostics = Field(
-        validation_alias="diagnostics", description="the cost and the circumstances of the ranking"
+        validation_alias="diagnostics", description="The cost and the circumstances of the ranking."
     )

@@ -50,7 +50,7 @@ from boundarymorph.api.select_task import (
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
-from boundarymorph.reading import check_bound, counted
+from boundarymorph.reading import check_bound, quantity
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Selection
@@ -98,35 +98,35 @@ class ParsedRequest:
 class ModelCard(BaseModel):
     """A name that a request may give as its `model`."""
 
-    id: str = Field(description="the name")
-    object: Literal["model"] = Field("model", description="always model")
-    created: int = Field(0, description="always 0, as the time is unknown")
-    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="always boundarymorph")
-    capabilities: list[str] = Field(["rerank"], description="always rerank")
+    id: str = Field(description="The name.")
+    object: Literal["model"] = Field("model", description="Always model.")
+    created: int = Field(0, description="Always 0, as the time is unknown.")
+    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="Always boundarymorph.")
+    capabilities: list[str] = Field(["rerank"], description="Always rerank.")
 
 
 class Models(BaseModel):
     """The cross-encoder and the policies, in the format of OpenAI's API."""
 
-    object: Literal["list"] = Field("list", description="always list")
-    data: list[ModelCard] = Field(description="the cross-encoder, and then the policies")
+    object: Literal["list"] = Field("list", description="Always list.")
+    data: list[ModelCard] = Field(description="The cross-encoder, and then the policies.")
 
 
 class TeiInfo(BaseModel):
     """The model and its limits, which clients of TEI read before their first request."""
 
-    model_id: str = Field(description="the cross-encoder, with everything that its scores depend on")
-    model_sha: str | None = Field(None, description="part of model_id, if known")
-    model_dtype: str = Field("unknown", description="part of model_id, if known")
-    model_type: dict[str, dict[str, Any]] = Field(description="reranker, with its only label")
-    max_concurrent_requests: int = Field(description="most requests that may run or wait")
-    max_input_length: int = Field(description="most tokens of a query and a text together")
-    max_batch_tokens: int = Field(description="tokens of a full batch of pairs")
-    max_batch_requests: int | None = Field(None, description="always null, as there is no such limit")
-    max_client_batch_size: int = Field(description="most texts in one request")
-    auto_truncate: bool = Field(True, description="whether texts that are too long are cut")
-    tokenization_workers: int = Field(1, description="always 1")
-    version: str = Field(__version__, description="the version of this service")
+    model_id: str = Field(description="The cross-encoder, with everything that its scores depend on.")
+    model_sha: str | None = Field(None, description="Part of model_id, if known.")
+    model_dtype: str = Field("unknown", description="Part of model_id, if known.")
+    model_type: dict[str, dict[str, Any]] = Field(description="Reranker, with its only label.")
+    max_concurrent_requests: int = Field(description="The most requests that may run or wait.")
+    max_input_length: int = Field(description="The most tokens of a query and a text together.")
+    max_batch_tokens: int = Field(description="Tokens of a full batch of pairs.")
+    max_batch_requests: int | None = Field(None, description="Always null, as there is no such limit.")
+    max_client_batch_size: int = Field(description="The most texts in one request.")
+    auto_truncate: bool = Field(True, description="Whether texts that are too long are cut.")
+    tokenization_workers: int = Field(1, description="Always 1.")
+    version: str = Field(__version__, description="The version of this service.")
 
 
 class DialectRoute(APIRoute):
@@ -246,7 +246,7 @@ def _read(
         LimitExceeded: If a value is beyond a limit.
     """
     caller = permitted_caller(request)
-    policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
+    policy = access.policies.resolve(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
     ignored = unknown_field_warnings(data, dialect.request)
@@ -343,7 +343,7 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
     wanted, texts = asked.request, asked.texts
     if result.truncated and not wanted.cut:
         raise TextTooLong(
-            f"{counted(result.truncated, 'text is', 'texts are')} longer than the model reads; "
+            f"{quantity(result.truncated, 'text is', 'texts are')} longer than the model reads; "
             "let them be truncated, or split them"
         )
     selection, count = result.selection, len(texts)

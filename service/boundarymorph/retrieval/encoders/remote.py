@@ -31,13 +31,13 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
     model_type, called = "embedding", "dual encoder"
     answer_bytes = VECTOR_BYTES
 
-    def request(self, model: str, context: wire.Context, texts: Sequence[str], seconds: float) -> wire.Request:
+    def request(self, model: str, context: wire.TextContext, texts: Sequence[str], seconds: float) -> wire.Request:
         return wire.Request(self.path, {"inputs": list(texts), "truncate": True, "normalize": True})
 
     def read(self, body: bytes, count: int) -> wire.Answer:
-        vectors = wire.parsed(body)
+        vectors = wire.parse_json(body)
         if not isinstance(vectors, list):
-            raise wire.Unusable(f"the answer is {wire.shown(vectors)}, not an array")
+            raise wire.MalformedAnswer(f"the answer is {wire.describe_value(vectors)}, not an array")
         return wire.Answer(_rows(vectors, count))
 
 
@@ -52,11 +52,11 @@ class OpenAI(wire.Dialect):
     most_texts, most_bytes = 512, 1_000_000
     answer_bytes = VECTOR_BYTES
 
-    def request(self, model: str, context: wire.Context, texts: Sequence[str], seconds: float) -> wire.Request:
+    def request(self, model: str, context: wire.TextContext, texts: Sequence[str], seconds: float) -> wire.Request:
         return wire.Request(self.path, {"model": model, "input": list(texts), "encoding_format": "base64"})
 
     def read(self, body: bytes, count: int) -> wire.Answer:
-        items = [wire.mapping(item) for item in wire.array(wire.mapping(wire.parsed(body)), "data")]
+        items = [wire.mapping(item) for item in wire.array(wire.mapping(wire.parse_json(body)), "data")]
         rows = wire.by_index(((item.get("index"), item.get("embedding")) for item in items), count, "vector")
         return wire.Answer(_rows([rows.get(index) for index in range(count)], count))
 
@@ -67,7 +67,7 @@ class VLLM(OpenAI):
     name, description_path = "vllm", "/v1/models"
     home = None
 
-    def request(self, model: str, context: wire.Context, texts: Sequence[str], seconds: float) -> wire.Request:
+    def request(self, model: str, context: wire.TextContext, texts: Sequence[str], seconds: float) -> wire.Request:
         asked = super().request(model, context, texts, seconds)
         return wire.Request(asked.path, asked.body | {"truncate_prompt_tokens": -1})
 
@@ -82,15 +82,15 @@ _SPELLING = Spelling("an encoder", DIALECTS)
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
     """Return (count, d) vectors from arrays of numbers or base64 of little-endian float32."""
     if len(vectors) != count:
-        raise wire.Unusable(f"there are {len(vectors)} vectors for {count} texts")
+        raise wire.MalformedAnswer(f"there are {len(vectors)} vectors for {count} texts")
     rows = [_row(vector, index) for index, vector in enumerate(vectors)]
     widths = sorted({len(row) for row in rows})
     if len(widths) > 1 or widths == [0]:
-        raise wire.Unusable(f"there are vectors of {' and '.join(map(str, widths))} dimensions")
+        raise wire.MalformedAnswer(f"there are vectors of {' and '.join(map(str, widths))} dimensions")
     with np.errstate(over="ignore"):
         matrix = np.array(rows, dtype=np.float32)
     if not np.isfinite(matrix).all():
-        raise wire.Unusable("there are components that are not finite numbers")
+        raise wire.MalformedAnswer("there are components that are not finite numbers")
     return matrix
 
 
@@ -104,7 +104,9 @@ def _row(vector: object, index: int) -> NDArray[Any]:
                 return row
     except (ValueError, TypeError):
         pass
-    raise wire.Unusable(f"the vector of text {index} is {wire.shown(vector)}, neither numbers nor base64")
+    raise wire.MalformedAnswer(
+        f"the vector of text {index} is {wire.describe_value(vector)}, neither numbers nor base64"
+    )
 
 
 def parse(url: str) -> Endpoint:
@@ -198,7 +200,7 @@ class RemoteEncoder:
     async def _encode(self, kind: int, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Return (n, d) unit rows for n > 0 texts, and the number that the server truncated."""
         prompt = self._prompts(self._model.name)[kind]
-        answer = await self._model.call(wire.Context(), [prompt + text for text in texts])
+        answer = await self._model.call(wire.TextContext(), [prompt + text for text in texts])
         if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:
             raise EncoderUnavailable(_CHANGED, public=_CHANGED)
         width = answer.values.shape[1]

@@ -29,7 +29,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import checksum, foreign_object, locked, storage_errors, sync
+from boundarymorph.database import checksum, foreign_object, hold_lock, storage_errors, sync
 from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
@@ -73,7 +73,7 @@ def seal(
 
 
 @contextmanager
-def _appearing(target: Path, temporary: Path) -> Iterator[None]:
+def _new_folder(target: Path, temporary: Path) -> Iterator[None]:
     """Make a folder under a temporary name; rename it at the end, or remove it after an error."""
     try:
         temporary.mkdir(parents=True)
@@ -188,7 +188,7 @@ class BlockFiles:
         temporary = self.folder / f".writing-{name}"
         size = 2 * self._store.info.dimension * count
         try:
-            with _appearing(self.folder / name, temporary):
+            with _new_folder(self.folder / name, temporary):
                 if shutil.disk_usage(temporary).free < ROOM * size:
                     raise errors.StorageFull(
                         f"{temporary} needs {size:,} bytes for vectors, and as much free beside it"
@@ -212,7 +212,7 @@ class BlockFiles:
         with ExitStack() as held:
             ours = True
             try:
-                held.enter_context(locked(self.folder / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
+                held.enter_context(hold_lock(self.folder / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
                 ours = False
             yield ours
@@ -227,7 +227,7 @@ class BlockFiles:
         sample, index = np.empty((0, dimension), np.float32), None
         if self._store.info.kind == "ivf":
             sample = self._store.sample(min(count, clusters_of(count) * _SAMPLE), seed)
-            index = trained(sample, min(len(sample), clusters_of(count)), seed, checkpoint)
+            index = train_clusters(sample, min(len(sample), clusters_of(count)), seed, checkpoint)
         with (folder / _VECTORS).open("wb") as file:
             # FAISS's own file of no vectors, whose last eight bytes are their size; they follow, a page at a time.
             empty = _faiss.serialize_index(_vectors_of(max(1, dimension))).tobytes()
@@ -252,7 +252,7 @@ class BlockFiles:
         facts: dict[str, Any] = {"count": len(rows), "loss": loss, "clusters": 0}
         if index is not None:
             exact = _faiss.read_index(str(folder / _VECTORS), _faiss.IO_FLAG_MMAP_IFC)
-            clusters = measured(index, exact, sample[:QUERIES], checkpoint)
+            clusters = measure_clusters(index, exact, sample[:QUERIES], checkpoint)
             _faiss.write_index(index, str(folder / _CLUSTERS))
             effort = {"depths": clusters.depths, "probes": clusters.tried, "recalls": clusters.recalls}
             facts |= {"clusters": clusters.count, **effort}
@@ -285,7 +285,7 @@ class BlockFiles:
         return block, self._rows_of(block)
 
     def _rows_of(self, block: Block) -> Rows:
-        living, ids = self._store.living()
+        living, ids = self._store.living_documents()
         if not membership(living[living <= block.sequence], block.sequences).all():
             raise errors.CorruptIndex("documents of its store are missing from it")
         alive = membership(block.sequences, living)
@@ -314,7 +314,7 @@ def clusters_of(count: int) -> int:
     return max(1, min(count // 8, int(4 * math.sqrt(count))))
 
 
-def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
+def train_clusters(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
     """Return FAISS's empty inverted file in half precision, trained on (n, d) unit rows.
 
     n is at least `clusters`.
@@ -334,7 +334,7 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
     return index
 
 
-def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
+def measure_clusters(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
     """Find the fewest probes that reach the TARGET recall for (n, d) queries.
 
     `exact` is FAISS's index of the same rows.
@@ -441,12 +441,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A summary of a backup.
-
-    Attributes:
-        created: The time of the backup, UTC, ISO 8601.
-        bytes: The size of all files.
-    """
+    """A summary of a backup: its time, UTC in ISO 8601, and the bytes of all files."""
 
     name: str
     count: int
@@ -460,7 +455,7 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
     trouble = f"no snapshot of {name!r} could be written to {target}"
-    with storage_errors(trouble), _appearing(target, temporary):
+    with storage_errors(trouble), _new_folder(target, temporary):
         count = store.copy_to(temporary / _STORE)
         ArtifactFile(store.path.parent, name).copy_to(temporary / FILE)
         created = datetime.now(UTC).isoformat(timespec="seconds")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import exists, folder_bytes, locked, storage_errors, sync
+from boundarymorph.database import exists, folder_bytes, hold_lock, storage_errors, sync
 from boundarymorph.inference.concurrency import compute_slot
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval import interfaces
@@ -38,7 +38,7 @@ from boundarymorph.retrieval.local.vectors import (
     VectorView,
 )
 from boundarymorph.retrieval.ranking import exact_scores, fuse_pool, unit_from_halves
-from boundarymorph.retrieval.words import PoolWords, RowWords, beginnings
+from boundarymorph.retrieval.words import PoolWords, RowWords, truncate_texts
 from boundarymorph.selection.pool import Pool
 
 KINDS = ("flat", "ivf", interfaces.WORDS)
@@ -171,13 +171,13 @@ class LocalIndex(DocumentStore):
                 rows, scores = words.best(search.query, search.depth, view.rows.alive)
             ids = [view.rows.ids[row] for row in rows.tolist()]
             pieces = in_pieces(self.documents, ids)
-            texts = beginnings((document.content for piece in pieces for document in piece.values()), len(ids))
+            texts = truncate_texts((document.content for piece in pieces for document in piece.values()), len(ids))
         if not ids:
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [Notice("no-word-found", f"no {which} has a word of the query")], "lexical")
         with compute_slot():  # this also bounds the memory for words
-            found = PoolWords.of(texts)
+            found = PoolWords.from_texts(texts)
             del texts
             vectors, query = lexical_vectors(found, search.query)
             features = {"bm25": scores, "similarity": exact_scores(vectors, query)}
@@ -209,7 +209,7 @@ class LocalIndex(DocumentStore):
                 # After a failure halfway, these changes are repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(vectors, self._sequence)
                 view = vectors.view()
-            if self._policy.due(vectors):
+            if self._policy.is_due(vectors):
                 self._trainer.consider(vectors)
             yield view
 
@@ -219,7 +219,7 @@ class LocalIndex(DocumentStore):
         if self._vectors is None or self._vectors.lexical != lexical:
             self._learn()
             if (newest := self._trainer.files.newest()) is not None:
-                vectors, sequence = self._over(*newest), newest[0].sequence
+                vectors, sequence = self._new_vectors(*newest), newest[0].sequence
             else:
                 room = self.count() * 5 // 4
                 vectors = VectorIndex(self.info.dimension, room, lexical=lexical, make_mirror=self._make_mirror)
@@ -227,7 +227,7 @@ class LocalIndex(DocumentStore):
             self._vectors, self._sequence = vectors, sequence
         return self._vectors
 
-    def _over(self, block: Block, rows: Rows) -> VectorIndex:
+    def _new_vectors(self, block: Block, rows: Rows) -> VectorIndex:
         lexical = block.words is not None
         return VectorIndex(self.info.dimension, block=block, rows=rows, lexical=lexical, make_mirror=self._make_mirror)
 
@@ -247,7 +247,7 @@ class LocalIndex(DocumentStore):
                 vectors.upsert(changes.ids, changes.vectors, changes.sequences, changes.contents)
             sequence, complete = changes.sequence, changes.complete
         if forgotten:
-            vectors.remove(vectors.view().rows.others(self.living()[0]))
+            vectors.remove(vectors.view().rows.absent_ids(self.living_documents()[0]))
         return sequence
 
     def _learn(self) -> None:
@@ -256,7 +256,7 @@ class LocalIndex(DocumentStore):
 
     def _adopt(self, block: Block, rows: Rows) -> None:
         """Switch to a newer block, which catches up mostly while the old one serves."""
-        vectors = self._over(block, rows)
+        vectors = self._new_vectors(block, rows)
         sequence = self._caught_up(vectors, block.sequence)
         with self._catching_up:
             if self._vectors is not None and self._vectors.sequence < block.sequence:
@@ -367,12 +367,12 @@ class LocalCatalog:
         try:
             with self._looked_at(name) as index:
                 file, size = self.artifacts(name), folder_bytes(index.path.parent)
-                return index.info.described(name, index.count(), file, bytes=size, structure=index.structure())
+                return index.info.describe(name, index.count(), file, bytes=size, structure=index.structure())
         except FileNotFoundError:  # deleted meanwhile
             raise interfaces.unknown(name) from None
 
     def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
-        return interfaces.listed(filter(wanted, self._names()), self.describe)
+        return interfaces.describe_indexes(filter(wanted, self._names()), self.describe)
 
     def totals(self) -> Mapping[str, interfaces.IndexTotals]:
         totals = dict.fromkeys((*KINDS, interfaces.UNREADABLE), interfaces.IndexTotals())
@@ -419,7 +419,10 @@ class LocalCatalog:
             raise _taken(name)
         temporary = self._directory / f".creating-{uuid4().hex}"
         trouble = f"{name!r} could not be restored from {source}"
-        with storage_errors(trouble), locked(self._directory, fcntl.LOCK_SH):  # so that no process removes the folder
+        with (
+            storage_errors(trouble),
+            hold_lock(self._directory, fcntl.LOCK_SH),
+        ):  # so that no process removes the folder
             try:
                 unpack(source, temporary, f"{uuid4().hex}{_SUFFIX}")
                 self._replace(folder, temporary) if replace else self._place(folder, temporary)
@@ -481,7 +484,7 @@ class LocalCatalog:
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it; False if another process was faster."""
         temporary = self._directory / f".creating-{uuid4().hex}"
-        with storage_errors(str(folder)), locked(self._directory, fcntl.LOCK_SH):
+        with storage_errors(str(folder)), hold_lock(self._directory, fcntl.LOCK_SH):
             try:
                 temporary.mkdir()
                 path = temporary / f"{uuid4().hex}{_SUFFIX}"
@@ -523,7 +526,7 @@ class LocalCatalog:
         """Remove the files of killed processes, and restore an index that was about to be replaced."""
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
-        with suppress(OSError), locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with suppress(OSError), hold_lock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for before in self._directory.glob(f"{_REPLACED}*"):
                 folder = self._directory / before.name.removeprefix(_REPLACED).partition("-")[2]
                 if folder.exists():

@@ -59,7 +59,7 @@ class FaissMirror:
         self._rng = np.random.default_rng(0)
         self._using = threading.Lock()
 
-    def extended(self, view: VectorView, kept: int) -> FaissMirror:
+    def extend(self, view: VectorView, kept: int) -> FaissMirror:
         with self._using:
             for start in range(kept, view.rows.count, _BLOCK):
                 rows = np.arange(start, min(start + _BLOCK, view.rows.count))

@@ -224,7 +224,7 @@ class MatchingReader:
     def sequences(self, connection: sqlite3.Connection, filter: Filter) -> NDArray[np.int64]:
         """Return ascending sequence numbers of all documents that match a filter.
 
-        They are of the state of a transaction, and may include some deleted documents. Raises Abandoned if no caller
+        They are of the state of a transaction, and may include some deleted documents. Raises CallerGone if no caller
         waits for the answer any more.
         """
         last = last_sequence(connection)

@@ -19,7 +19,7 @@ from typing import Any
 
 from boundarymorph.database import exists
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
-from boundarymorph.inference.concurrency import Abandoned, check_awaited, is_abandoned
+from boundarymorph.inference.concurrency import CallerGone, check_awaited, is_abandoned
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
@@ -202,7 +202,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
-    """Interrupt the connection's work when no caller waits for it any more. Raises Abandoned."""
+    """Interrupt the connection's work when no caller waits for it any more. Raises CallerGone."""
     check_awaited()
     connection.set_progress_handler(is_abandoned, _STEPS)
     try:
@@ -210,7 +210,7 @@ def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorname != "SQLITE_INTERRUPT":
             raise
-        raise Abandoned from error
+        raise CallerGone from error
     finally:
         connection.set_progress_handler(None, 0)
 

@@ -63,7 +63,7 @@ class Directions:
         self._count = 0
 
     @classmethod
-    def of(cls, vectors: NDArray[np.float32], seed: int = 0) -> Directions:
+    def learn(cls, vectors: NDArray[np.float32], seed: int = 0) -> Directions:
         """Learn at most COUNT directions from (n, d) unit rows.
 
         They are the first right singular vectors, by subspace iteration from random directions (Halko, Martinsson and
@@ -304,7 +304,7 @@ class DocumentStore(SqliteFile):
         with self.transaction() as connection:
             return after < int(fact(connection, "purged"))
 
-    def living(self) -> tuple[NDArray[np.int64], list[str]]:
+    def living_documents(self) -> tuple[NDArray[np.int64], list[str]]:
         """Return ascending sequence numbers and ids of all documents."""
         with self.transaction() as connection:
             rows = connection.execute(
@@ -315,7 +315,7 @@ class DocumentStore(SqliteFile):
     def sample(self, count: int, seed: int) -> NDArray[np.float32]:
         """Return (n, d) unit vectors of up to `count` documents, chosen at random."""
         with self.transaction() as connection:
-            sequences, _ = self.living()
+            sequences, _ = self.living_documents()
             chosen = np.random.default_rng(seed).permutation(sequences)[:count]
             rows = select(connection, "embedding", chosen.tolist(), by="sequence")
             return self._units([embedding for (embedding,) in rows])
@@ -337,7 +337,7 @@ class DocumentStore(SqliteFile):
                 return
         sample = self.sample(SAMPLE, seed=0)
         if len(sample) >= FEWEST // 2:
-            learned = Directions.of(sample)
+            learned = Directions.learn(sample)
             with self.write() as connection:
                 if directions_due(connection):  # no other process was faster
                     learned.write(connection)

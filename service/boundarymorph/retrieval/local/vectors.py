@@ -17,7 +17,7 @@ from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import check_awaited, compute_slot
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval.ranking import check_search, exact_scores, membership, unit_from_halves
-from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
+from boundarymorph.retrieval.words import PoolWords, RowWords, WordColumns, merge_columns
 
 _BLOCK = 256  # vectors to read at a time, so that they stay in the cache
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -62,8 +62,8 @@ class Rows:
     """Documents by row, in order of insertion. Immutable.
 
     Attributes:
-        ids: Of at least `count` rows.
-        sequences: Of at least `count` rows.
+        ids: The ids of at least `count` rows.
+        sequences: The sequence numbers of at least `count` rows.
         alive: (count,) whether the row is in use.
         living: How many are alive.
         numbering: Changes when documents move.
@@ -87,7 +87,7 @@ class Rows:
         alive = self.alive & membership(self.sequences[: self.count], within)
         return replace(self, alive=alive, living=int(alive.sum()))
 
-    def others(self, living: NDArray[np.int64]) -> list[str]:
+    def absent_ids(self, living: NDArray[np.int64]) -> list[str]:
         """Return the ids of documents whose sequence numbers are not among these ascending ones."""
         rows = np.flatnonzero(self.alive & ~membership(self.sequences[: self.count], living))
         return [self.ids[row] for row in rows]
@@ -179,7 +179,7 @@ class Block:
     vectors: Any
     loss: float
     clusters: Clusters | None = None
-    words: tuple[Columns, NDArray[np.uint32]] | None = None
+    words: tuple[WordColumns, NDArray[np.uint32]] | None = None
 
     @property
     def count(self) -> int:
@@ -203,7 +203,7 @@ class BeyondDevice(Exception):
 class Mirror(Protocol):
     """The vectors of a view on a device, which nominates candidates."""
 
-    def extended(self, view: VectorView, kept: int) -> Mirror:
+    def extend(self, view: VectorView, kept: int) -> Mirror:
         """Return the mirror of a view whose first `kept` rows are those here.
 
         Searches of this mirror may continue meanwhile.
@@ -216,10 +216,10 @@ class Mirror(Protocol):
         """
 
 
-class _Unloaded:
+class _FailedMirror:
     """Replaces a mirror whose device was too small for the vectors."""
 
-    def extended(self, view: VectorView, kept: int) -> _Unloaded:
+    def extend(self, view: VectorView, kept: int) -> _FailedMirror:
         return self
 
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
@@ -230,10 +230,8 @@ class _Unloaded:
 class VectorView:
     """The state of a `VectorIndex` that one search sees. Immutable.
 
-    Attributes:
-        rows: First those of the block, then those of the matrix.
-        matrix: (capacity, d), where rows never change.
-        whole: Whether no rows are left out.
+    The rows are first those of the block, then those of the matrix, (capacity, d), where rows never change. A whole
+    view leaves no rows out.
     """
 
     rows: Rows
@@ -310,11 +308,8 @@ class VectorView:
 class VectorIndex:
     """Unit vectors by document id. Thread-safe.
 
-    A view contains all or nothing of each writing call.
-
-    Attributes:
-        sequence: The last change in the block, or 0.
-        changed: Documents changed since.
+    A view contains all or nothing of each writing call. The last change in the block is `sequence`, or 0; `changed`
+    documents changed since.
     """
 
     def __init__(
@@ -338,7 +333,7 @@ class VectorIndex:
         self._block = block
         self.lexical = lexical
         self._make_mirror = make_mirror
-        self._parts: tuple[Columns, ...] = ()  # columns of the words since the block, in order of rows
+        self._parts: tuple[WordColumns, ...] = ()  # columns of the words since the block, in order of rows
         self._lengths = np.empty(0, np.uint32) if block is None or block.words is None else block.words[1]
         self._writing = threading.Lock()
         self.sequence = 0 if block is None else block.sequence
@@ -363,7 +358,7 @@ class VectorIndex:
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
         # In a context of its own, since others depend on it, even if nobody waits for this search any more.
-        words = Context().run(PoolWords.of, texts) if self.lexical else None
+        words = Context().run(PoolWords.from_texts, texts) if self.lexical else None
         with self._writing:
             if words is not None:
                 self._add_words(words)
@@ -433,9 +428,9 @@ class VectorIndex:
 
     def _add_words(self, words: PoolWords) -> None:
         count = self._rows.count
-        parts = [*self._parts, Columns.of(words, count)]
+        parts = [*self._parts, WordColumns.from_words(words, count)]
         while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
-            parts[-2:] = [merged(parts[-2:])]
+            parts[-2:] = [merge_columns(parts[-2:])]
         self._lengths = with_capacity(self._lengths, count, len(words.lengths))
         self._lengths[count : count + len(words.lengths)] = words.lengths
         self._parts = tuple(parts)
@@ -443,12 +438,12 @@ class VectorIndex:
     def _mirrored(self, view: VectorView, make: Callable[[int], Mirror]) -> Mirror:
         """Return the mirror of a view, or after the first failure one that cannot nominate."""
         before = self._view
-        if isinstance(before.mirror, _Unloaded):
+        if isinstance(before.mirror, _FailedMirror):
             return before.mirror
         try:
             if before.mirror is None or before.rows.numbering != view.rows.numbering:
-                return make(self._dimension).extended(view, 0)
-            return before.mirror.extended(view, before.rows.count)
+                return make(self._dimension).extend(view, 0)
+            return before.mirror.extend(view, before.rows.count)
         except _FAILURES as error:
             _log.warning(
                 "%d vectors of %d numbers could not be loaded to the device; the CPU searches them until this index "
@@ -457,18 +452,15 @@ class VectorIndex:
                 self._dimension,
                 error,
             )
-            return _Unloaded()
+            return _FailedMirror()
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPolicy:
     """Decides when the block of an index is made.
 
-    Attributes:
-        least: Documents, and changes, below which it is not made.
-        share: Share of its documents that may change before.
-        pause: Seconds to the next attempt, doubled by failures.
-        longest: The longest pause.
+    The first needs `least` documents. The next needs as many changed documents, and at least this share of all. The
+    pause before the next attempt, in seconds, is doubled by failures, up to `longest`.
     """
 
     least: int = 20_000
@@ -476,7 +468,7 @@ class TrainingPolicy:
     pause: float = 5.0
     longest: float = 600.0
 
-    def due(self, vectors: VectorIndex) -> bool:
+    def is_due(self, vectors: VectorIndex) -> bool:
         if vectors.sequence:
             return vectors.changed >= max(self.least, int(self.share * len(vectors)))
         return len(vectors) >= self.least

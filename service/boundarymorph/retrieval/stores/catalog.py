@@ -110,12 +110,12 @@ class StoreCatalog(interfaces.Catalog):
 
     def describe(self, name: str) -> interfaces.IndexDescription:
         index = self._reopened(name)
-        return index.info.described(name, index.count(), self._artifacts(index))
+        return index.info.describe(name, index.count(), self._artifacts(index))
 
     def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
         made, others = self._tables(fresh=True)
         names = sorted(filter(wanted, {*self._described, *made, *others}))
-        return interfaces.listed(names, self.describe, named=True)
+        return interfaces.describe_indexes(names, self.describe, named=True)
 
     def artifacts(self, name: str) -> ArtifactFile:
         """Return the artifacts; a later index of the same name has others."""
@@ -229,7 +229,7 @@ class Catalogs(interfaces.Catalog):
 
     def exists(self, name: str) -> bool:
         try:
-            catalog, inner = self._of(name)
+            catalog, inner = self._resolve(name)
         except errors.UnknownIndex:
             return False
         return catalog.exists(inner)
@@ -237,19 +237,19 @@ class Catalogs(interfaces.Catalog):
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        catalog, inner = self._of(name)
+        catalog, inner = self._resolve(name)
         return catalog.ensure(inner, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
 
     def get(self, name: str, caller: str = "") -> interfaces.Index:
-        catalog, inner = self._of(name)
+        catalog, inner = self._resolve(name)
         return catalog.get(inner, caller)
 
     def describe(self, name: str) -> interfaces.IndexDescription:
-        catalog, inner = self._of(name)
+        catalog, inner = self._resolve(name)
         return catalog.describe(inner).model_copy(update={"name": self._called(catalog, inner)})
 
     def artifacts(self, name: str) -> ArtifactFile:
-        catalog, inner = self._of(name)
+        catalog, inner = self._resolve(name)
         found = catalog.artifacts(inner)
         found.index = self._called(catalog, inner)
         return found
@@ -287,7 +287,7 @@ class Catalogs(interfaces.Catalog):
         return self._base.totals()
 
     def delete(self, name: str) -> None:
-        catalog, inner = self._of(name)
+        catalog, inner = self._resolve(name)
         catalog.delete(inner)
 
     def close(self) -> None:
@@ -302,7 +302,7 @@ class Catalogs(interfaces.Catalog):
         store = next(store for store, of_store in self._stores.items() if of_store is catalog)
         return inner if holders == [store] else f"{store}/{inner}"
 
-    def _of(self, name: str) -> tuple[interfaces.Catalog, str]:
+    def _resolve(self, name: str) -> tuple[interfaces.Catalog, str]:
         """Return the catalog with an index, by default the base, and its name there."""
         store, slash, inner = name.partition("/")
         if slash:
@@ -315,13 +315,13 @@ class Catalogs(interfaces.Catalog):
         ]
         others = [catalog for catalog in self._stores.values() if catalog is not self._base]
         if not holders and others and not self._base.exists(name):
-            holders = [catalog for catalog in others if _there(catalog, name)]
+            holders = [catalog for catalog in others if _has_index(catalog, name)]
         if len(holders) > 1:
             raise errors.InvalidInput(f"several stores have a table {name!r}; say STORE/{name}")
         return (holders[0] if holders else self._base), name
 
 
-def _there(catalog: interfaces.Catalog, name: str) -> bool:
+def _has_index(catalog: interfaces.Catalog, name: str) -> bool:
     try:
         return interfaces.NAME.fullmatch(name) is not None and catalog.exists(name)
     except errors.BoundaryMorphError:  # a store that is away hides no other

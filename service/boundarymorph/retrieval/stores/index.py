@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.notices import Notice
-from boundarymorph.reading import counted, has_content
+from boundarymorph.reading import has_content, quantity
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter, bounds
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.ranking import check_search, exact_scores, fuse_pool, unit_embeddings, unit_from_halves
-from boundarymorph.retrieval.stores.table import Found, Table
-from boundarymorph.retrieval.words import PoolWords, beginnings, words
+from boundarymorph.retrieval.stores.table import FoundRows, Table
+from boundarymorph.retrieval.words import PoolWords, truncate_texts, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
@@ -59,7 +59,7 @@ class StoreIndex:
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
         """Return a document and its (d,) unit vector; None if the first few have no text."""
-        found = self.table.search(self._anywhere, SAMPLE, True, documents=True)
+        found = self.table.search(self._fixed_direction, SAMPLE, True, documents=True)
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
         for id, vector in zip(near.ids, near.embeddings, strict=True):
@@ -69,7 +69,7 @@ class StoreIndex:
 
     def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
         """Return the characters and metadata of the documents nearest to one direction."""
-        found = self.table.search(self._anywhere, most, True, vectors=False)
+        found = self.table.search(self._fixed_direction, most, True, vectors=False)
         read = self.documents([id for id in found.ids if id is not None])
         return [(len(each.text) + len(each.title or ""), each.metadata) for each in read.values()]
 
@@ -110,7 +110,7 @@ class StoreIndex:
         table, deleted = self._writable(), 0
         where = bounds(filter.condition, table).possible
         while where is not False:
-            found = table.search(self._anywhere, max(1, table.count()), where, vectors=False)
+            found = table.search(self._fixed_direction, max(1, table.count()), where, vectors=False)
             before = deleted
             for read in in_pieces(self.documents, [id for id in found.ids if id is not None]):
                 deleted += self.delete([id for id, each in read.items() if filter.matches(each.metadata)])
@@ -137,7 +137,7 @@ class StoreIndex:
         return {id: length for portion in self._portions(ids) for id, length in self.table.characters(portion).items()}
 
     @property
-    def _anywhere(self) -> NDArray[np.float32]:
+    def _fixed_direction(self) -> NDArray[np.float32]:
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Table:
@@ -147,7 +147,7 @@ class StoreIndex:
             )
         return self.table
 
-    def _missing(self, found: Found, wanted: int, condition: Condition | None) -> list[Notice]:
+    def _missing(self, found: FoundRows, wanted: int, condition: Condition | None) -> list[Notice]:
         """Return a warning if a search without a filter returned fewer documents than there are.
 
         Raises EmptyIndex if there are no documents.
@@ -164,7 +164,7 @@ class StoreIndex:
 
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
-    ) -> tuple[Found, Pool, list[Notice]]:
+    ) -> tuple[FoundRows, Pool, list[Notice]]:
         """Return the rows of a search, the pool of the nearest, and warnings.
 
         The search is repeated at a greater depth if some rows cannot be used.
@@ -179,17 +179,19 @@ class StoreIndex:
                 return found, near, said
             wanted = min(2 * wanted, MOST_SIFTED)
 
-    def _nearest(self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool) -> Found:
+    def _nearest(
+        self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
+    ) -> FoundRows:
         if condition is None:
             return self.table.search(unit, depth, True, documents=documents)
         possible, certain = bounds(condition, self.table)
         if possible is False:
-            return Found([], None)
+            return FoundRows([], None)
         if possible is certain or possible == certain:
             return self.table.search(unit, depth, possible, documents=documents)
         return self._sifted(unit, depth, possible, condition)
 
-    def _sifted(self, unit: NDArray[np.float32], depth: int, where: object, condition: Condition) -> Found:
+    def _sifted(self, unit: NDArray[np.float32], depth: int, where: object, condition: Condition) -> FoundRows:
         """Return the nearest documents that match a filter, among those that match a broader one."""
         wanted = depth
         while True:
@@ -209,10 +211,10 @@ class StoreIndex:
         while portion := list(islice(left, self.table.at_a_time)):
             yield portion
 
-    def _vectors(self, ids: Sequence[str]) -> Found:
+    def _vectors(self, ids: Sequence[str]) -> FoundRows:
         parts = [self.table.rows(portion, vectors=True) for portion in self._portions(ids)]
         matrices = [part.vectors for part in parts if part.vectors is not None]
-        return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
+        return FoundRows([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
         where = True if condition is None else bounds(condition, self.table).certain
@@ -231,9 +233,9 @@ class StoreIndex:
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
-        without_text = counted(empty, "candidate has no text", "candidates have no text")
+        without_text = quantity(empty, "candidate has no text", "candidates have no text")
         said = [Notice("documents-without-text", without_text)] if empty else []
-        found = PoolWords.of(texts)
+        found = PoolWords.from_texts(texts)
         bm25, terms = found.bm25(search.query), found.terms(search.query)
         if not search.hybrid or self.table.words:
             pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
@@ -261,10 +263,10 @@ class StoreIndex:
                         read[id] = document
                     yield document.content
 
-        return dict(zip(there, beginnings(contents(), len(ids)), strict=False))
+        return dict(zip(there, truncate_texts(contents(), len(ids)), strict=False))
 
 
-def _units(found: Found) -> NDArray[np.float32]:
+def _units(found: FoundRows) -> NDArray[np.float32]:
     """Return (n, d) unit rows; NaN for vectors without a direction."""
     if found.vectors is None or not len(found.ids):
         return np.empty((0, 1), np.float32)
@@ -282,13 +284,13 @@ def _units(found: Found) -> NDArray[np.float32]:
     return unit
 
 
-def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[Notice]]:
+def _ranked(found: FoundRows, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[Notice]]:
     """Return the pool of a search with its warnings; of a shared id the nearest row counts."""
     vectors, said = _units(found), list(found.warnings)
     scores = exact_scores(vectors, unit) if len(found.ids) else np.empty(0)
     ids = {row: id for row, id in enumerate(found.ids) if id is not None}
     if nameless := len(found.ids) - len(ids):
-        without_id = counted(nameless, "row has no id and was left out", "rows have no id and were left out")
+        without_id = quantity(nameless, "row has no id and was left out", "rows have no id and were left out")
         said.append(Notice("rows-without-id", without_id))
     by_id = np.array(sorted(ids, key=ids.__getitem__), np.int64)
     by_id = by_id[~np.isnan(scores[by_id])]
@@ -316,7 +318,7 @@ def _shared(ids: Sequence[str | None]) -> dict[str, int]:
 def _without_direction(count: int) -> Notice:
     one = "document was left out, as its vector has no direction: it is zero, not finite, or huge"
     many = "documents were left out, as their vectors have no direction: they are zero, not finite, or huge"
-    return Notice("vectors-without-direction", counted(count, one, many))
+    return Notice("vectors-without-direction", quantity(count, one, many))
 
 
 def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:

@@ -25,13 +25,13 @@ _TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passa
 _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
-class Found(NamedTuple):
+class FoundRows(NamedTuple):
     """n rows in any order.
 
     Attributes:
         ids: None for a row without an id; several rows may share one.
         vectors: (n, d) of any length, if requested.
-        documents: By id, of the first row with it, if requested.
+        documents: The document of the first row with each id, if requested.
         warnings: Warnings for the answer.
         exact: Whether all vectors were compared; None if unknown.
     """
@@ -70,7 +70,7 @@ class Table(Language[Any], Protocol):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
 
         `where` is an expression of `filters.bounds`, or True. Vectors and documents come with the ids if wanted.
@@ -80,7 +80,7 @@ class Table(Language[Any], Protocol):
         """Return the documents that match the words of a query best, best first, with scores."""
         return {}
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         """Return the rows with these ids, without unknown ones, as `search` does."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -199,9 +199,7 @@ def is_uuid(id: str) -> bool:
 class Payload:
     """The place of text, title, and metadata in the columns of a table, or in a JSON object.
 
-    Attributes:
-        texts: The columns of text and title.
-        whole: The column with all metadata; None if each of their fields is a column.
+    All metadata are in the column `whole`; it is None if each of their fields is a column.
     """
 
     def __init__(

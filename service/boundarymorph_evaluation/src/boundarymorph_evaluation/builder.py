@@ -221,7 +221,7 @@ def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> Scor
         return None
     arrays, rows = done
     found = ScoreTable(path.stem, arrays, (collection.queries, collection.documents))
-    table = replace(found, arrays=_renewed(found.only(rows).arrays, collection))
+    table = replace(found, arrays=_renewed(found.subset(rows).arrays, collection))
     absent = np.empty(0)
     as_before = (np.array_equal(arrays.get(key, absent), table.arrays.get(key, absent)) for key in RENEWED)
     if rows == list(range(len(found))) and not all(as_before):
@@ -276,7 +276,7 @@ def _assembled(
     """
     names = list(collection.documents)
     used, rows = np.unique(pools, return_inverse=True)
-    words = PoolWords.of(collection.documents.values())
+    words = PoolWords.from_texts(collection.documents.values())
     return {
         "doc_ids": np.array([names[document] for document in used]),
         "doc_emb": documents[used].astype(np.float16),

@@ -35,7 +35,7 @@ class Collection:
     judgments: Mapping[str, Mapping[str, int]] | None = None
     complete: bool = False
 
-    def first(self, queries: int | None) -> Collection:
+    def head(self, queries: int | None) -> Collection:
         """Return the collection with only the first `queries` queries; None keeps all."""
         return replace(self, queries=dict(list(self.queries.items())[:queries]))
 
@@ -80,10 +80,10 @@ def _from_beir(directory: Path) -> Collection:
 
     Each may end in .gz.
     """
-    corpus, queries = _there(directory, "corpus.jsonl"), _there(directory, "queries.jsonl")
+    corpus, queries = _existing_file(directory, "corpus.jsonl"), _existing_file(directory, "queries.jsonl")
     if corpus is None or queries is None:
         raise InvalidInput(f"{directory} is no BEIR folder: it needs corpus.jsonl[.gz] and queries.jsonl[.gz]")
-    qrels = _there(directory, "qrels.tsv") or _there(directory, "qrels/test.tsv")
+    qrels = _existing_file(directory, "qrels.tsv") or _existing_file(directory, "qrels/test.tsv")
     return Collection(
         directory.resolve().name,
         dict(_records(corpus)),
@@ -92,7 +92,7 @@ def _from_beir(directory: Path) -> Collection:
     )
 
 
-def _there(directory: Path, name: str) -> Path | None:
+def _existing_file(directory: Path, name: str) -> Path | None:
     return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
 
 

@@ -31,9 +31,9 @@ from boundarymorph.settings import Settings
 from boundarymorph_evaluation import datasets, report, tables
 from boundarymorph_evaluation.builder import TableBuilder
 from boundarymorph_evaluation.datasets import Collection
-from boundarymorph_evaluation.methods import Contestant, chosen
+from boundarymorph_evaluation.methods import Contestant, find_contestants
 from boundarymorph_evaluation.options import DEFAULT_METHODS, Evaluation
-from boundarymorph_evaluation.run import left_out
+from boundarymorph_evaluation.run import skipped_contestants
 from boundarymorph_evaluation.study import METRIC_TITLES, Study, ours_of, quality_by_table, study, titles_of
 from boundarymorph_evaluation.tables import ScoreTable
 from boundarymorph_evaluation.verdict import HEAD, Verdict, judge
@@ -45,7 +45,7 @@ NAMED = 10  # documents that are not in the index
 Vectors = Mapping[str, NDArray[np.floating]]  # vectors by the text that was encoded
 
 
-def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection, Vectors, str]:
+def read_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection, Vectors, str]:
     """Read an index of this machine, its vectors, their model's name, and judgements.
 
     Raises:
@@ -88,14 +88,14 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
     # Checked before any pair is scored: a mistyped name should not cost an hour.
     budgets, ks = _numbers(evaluation.budgets, "--budgets", least=0), _numbers(evaluation.k, "--k")
     methods = DEFAULT_METHODS if evaluation.methods is None and evaluation.table else evaluation.methods
-    contestants = chosen([name.strip() for name in (methods or "").split(",") if name.strip()])
+    contestants = find_contestants([name.strip() for name in (methods or "").split(",") if name.strip()])
     if methods is not None and not contestants:
         raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
     _make(evaluation.out)
 
     cell = budgets[len(budgets) // 2], ks[0]
     with terminal.Stages(console) as stages:
-        found = [tables.read(path).first(evaluation.queries) for path in evaluation.table or ()]
+        found = [tables.read(path).head(evaluation.queries) for path in evaluation.table or ()]
         collections = [datasets.load(source) for source in evaluation.texts or ()]
         found = [tables.with_texts(table, collections) for table in found]
         _check_names(found)
@@ -152,7 +152,7 @@ async def _built(
         stack.push_async_callback(scorer.close)
 
         async def built(whole: Collection, known: Vectors) -> tuple[ScoreTable, Verdict | None]:
-            collection = replace(whole.first(evaluation.queries), complete=evaluation.complete)
+            collection = replace(whole.head(evaluation.queries), complete=evaluation.complete)
             path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
             builder = TableBuilder(encoder, scorer, evaluation.depth, known)
             watch = _watch(stages, collection.name)
@@ -163,7 +163,7 @@ async def _built(
 
         wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
         if evaluation.index is not None and evaluation.judgments is not None:
-            collection, vectors, made_by = of_index(settings, evaluation.index, evaluation.judgments)
+            collection, vectors, made_by = read_index(settings, evaluation.index, evaluation.judgments)
             await encoder.check()  # the answer contains the model's name
             if encoder.name != made_by:
                 raise InvalidInput(f"the index was made with {made_by}, and the encoder is {encoder.name}")
@@ -201,7 +201,7 @@ def _studied(
 ) -> list[Study]:
     _check_names(found)
     for table in found:
-        left_out(table, contestants)  # raises an error before the first table takes time
+        skipped_contestants(table, contestants)  # raises an error before the first table takes time
     return [
         study(
             table,

@@ -82,7 +82,7 @@ def quality_against_budget(
         low, high = panels[0].get_ylim()
         for panel, here in zip(panels, ends, strict=True):
             here.sort()
-            places = _apart([end for end, _ in here], 0.08 * (high - low), high)
+            places = _spread_labels([end for end, _ in here], 0.08 * (high - low), high)
             for (end, method), place in zip(here, places, strict=True):
                 panel.annotate(
                     f"{highlighted[method]} {end:.1f}",
@@ -130,7 +130,7 @@ def saved_figure(path: Path, width: float, height: float) -> Iterator[Figure]:
             image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
-def _apart(heights: Sequence[float], least: float, highest: float) -> NDArray[np.float64]:
+def _spread_labels(heights: Sequence[float], least: float, highest: float) -> NDArray[np.float64]:
     """Return sorted label positions that are at least `least` points apart.
 
     They are moved as little as possible, and none is above the highest.

@@ -94,13 +94,13 @@ class Question:
     def fused(self) -> tuple[Question, NDArray[np.intp]]:
         """The question with its pool in the order of similarity and BM25 together, and that order."""
         order, scores = fused_order(self.pool)
-        return Question(self.id, reordered(self.pool, order, scores), self.scores[order]), order
+        return Question(self.id, reorder(self.pool, order, scores), self.scores[order]), order
 
     @cached_property
     def lexical_vectors(self) -> LexicalVectors:
         """The vectors of the words of the texts, in pool order."""
         assert self.texts is not None
-        return lexical_vectors(PoolWords.of(self.texts.documents), self.texts.query)
+        return lexical_vectors(PoolWords.from_texts(self.texts.documents), self.texts.query)
 
 
 @dataclass(eq=False)
@@ -156,7 +156,7 @@ class SelectionProblem:
         self.scored[fresh] = True
         return self.question.scores[asked]
 
-    def banded(self) -> Ranking:
+    def banded_ranking(self) -> Ranking:
         """Return scored documents by their score, then the rest in retrieval order.
 
         This ranks every method that does not rank unscored documents itself (paper app. D.2, "Ranking convention").
@@ -176,7 +176,7 @@ def fused_order(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     return np.array([positions[id] for id in ranked.ids], dtype=np.intp), ranked.scores
 
 
-def reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
+def reorder(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
     """Return the pool in another order, with its scores, and similarity as a feature."""
     features = {name: signal[order] for name, signal in {**pool.features, "similarity": pool.scores}.items()}
     terms = None if pool.terms is None else pool.terms[:, order]

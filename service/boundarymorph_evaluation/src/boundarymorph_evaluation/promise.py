@@ -67,7 +67,7 @@ class Audit:
 
     checkpoints: tuple[Checkpoint, ...]
 
-    def breaking(self, loss: float, budget: int) -> float:
+    def breaking_bound(self, loss: float, budget: int) -> float:
         """Return the smallest threshold that loses more than `loss` within `budget` calls.
 
         It is `math.inf` if none does, and `-math.inf` if all do, which is presumed if there is no checkpoint within the
@@ -99,30 +99,30 @@ class Certificate:
     missing: Missing | None = None
 
 
-def certified(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
+def certify(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
     """Return the certificate of a promise with at most `budget` calls.
 
     The audits are from the oldest to the latest. If more of the latest audits break it than is likely, the earlier ones
     do not count any more.
     """
-    found = _of(audits, promise, budget)
+    found = _certificate(audits, promise, budget)
     latest = audits[-RECENT:]
     if found.threshold is None or len(audits) <= RECENT:
         return found
-    broken = sum(audit.breaking(promise.loss, budget) <= found.threshold for audit in latest)
-    return found if _likely(broken, len(latest), 1.0 - promise.probability) else _of(latest, promise, budget)
+    broken = sum(audit.breaking_bound(promise.loss, budget) <= found.threshold for audit in latest)
+    return found if _likely(broken, len(latest), 1.0 - promise.probability) else _certificate(latest, promise, budget)
 
 
-def _of(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
+def _certificate(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
     count, allowed = len(audits), promise.allowed(len(audits))
-    breaking = np.sort([audit.breaking(promise.loss, budget) for audit in audits])
+    breaking = np.sort([audit.breaking_bound(promise.loss, budget) for audit in audits])
     if allowed >= 0 and breaking[allowed] > -math.inf:
         return Certificate(float(np.nextafter(breaking[allowed], -math.inf)), count)
     always = int(np.count_nonzero(breaking == -math.inf))
     if count < promise.fewest or always <= (1.0 - promise.probability) * count + ROUNDING:
         return Certificate(None, count, "audits")
     most = max(checkpoint.calls for audit in audits for checkpoint in audit.checkpoints)
-    with_more = sum(audit.breaking(promise.loss, most) == -math.inf for audit in audits)
+    with_more = sum(audit.breaking_bound(promise.loss, most) == -math.inf for audit in audits)
     return Certificate(None, count, "scorer" if with_more > allowed else "calls")
 
 

@@ -19,7 +19,7 @@ from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selection.stop import LOOKS_TO_STOP
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.problem import Question, SelectionProblem
-from boundarymorph_evaluation.promise import Audit, Checkpoint, Promise, certified
+from boundarymorph_evaluation.promise import Audit, Checkpoint, Promise, certify
 from boundarymorph_evaluation.run import Watch, in_parallel
 from boundarymorph_evaluation.tables import ScoreTable
 
@@ -98,7 +98,7 @@ def try_promise(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS)
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(audits)).tolist()
         half, rest = order[: len(audits) // 2], order[len(audits) // 2 :]
-        threshold = certified([audits[place] for place in half], promise, CALLS).threshold
+        threshold = certify([audits[place] for place in half], promise, CALLS).threshold
         if threshold is not None:
             stops.append([stop(audits[place], threshold) for place in rest])
     believed = [stop(audit, promise.loss, LOOKS_TO_STOP) for audit in audits]

@@ -225,7 +225,7 @@ def _variants(studies: Sequence[Study]) -> list[str]:
         "q < 0.05 (paired Wilcoxon, Benjamini-Hochberg over a metric's changes)."
     ]
     for metric, title in METRIC_TITLES.items():
-        having = [outcome for outcome in outcomes if outcome.has(metric)]
+        having = [outcome for outcome in outcomes if outcome.has_metric(metric)]
         if having and len(found := changes(having, pairs, metric)):
             rows = _by_cell(found, columns, _points)
             lines = ([titles[name], titles[original], *row] for (name, original), row in rows.items())

@@ -58,7 +58,7 @@ class Outcome:
     def judged(self) -> bool:
         return "grade" in self.table.arrays
 
-    def has(self, metric: str) -> bool:
+    def has_metric(self, metric: str) -> bool:
         """Return whether the metric is defined on this table.
 
         Metrics of human labels need a judged table.
@@ -95,7 +95,7 @@ class Outcome:
         )
 
 
-def left_out(table: ScoreTable, contestants: Sequence[Contestant]) -> dict[str, str]:
+def skipped_contestants(table: ScoreTable, contestants: Sequence[Contestant]) -> dict[str, str]:
     """Return, by method, why it cannot run on this table. Raises InvalidInput if none can."""
     found = {
         contestant.name: f"the table has no {', '.join(sorted(contestant.requires - table.provides))}"
@@ -117,7 +117,7 @@ def experiment(
     jobs: int = 1,
 ) -> Outcome:
     """Run all methods, `jobs` queries at a time, each in a process of its own."""
-    missing = left_out(table, contestants)
+    missing = skipped_contestants(table, contestants)
     running = [contestant for contestant in contestants if contestant.name not in missing]
     rows: list[dict[str, Any]] = []
     tasks = (delayed(_runs)(question, running, budgets, ks) for question in table.questions())

@@ -68,7 +68,7 @@ def study(
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
     reference = next((name for name in (HUMAN, DEFAULT) if name in names), (ours or names[-1:])[0])
-    compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
+    compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has_metric(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
     promised = promised_study(table, promise, ks, jobs=jobs, watch=watch) if promise else None
     return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, promised)
@@ -80,7 +80,7 @@ def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.Data
     The last table is their mean. This is empty if no table has the metric. Means over the tables that have it, with
     equal weights, are of the methods that ran on all of these.
     """
-    tables = {found.name: found.outcome.means(metric) for found in studies if found.outcome.has(metric)}
+    tables = {found.name: found.outcome.means(metric) for found in studies if found.outcome.has_metric(metric)}
     if len(tables) < 2:
         return tables
     everywhere = set.intersection(*(set(table.index) for table in tables.values()))

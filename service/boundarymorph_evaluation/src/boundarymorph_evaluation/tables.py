@@ -138,11 +138,11 @@ class ScoreTable:
     def questions(self) -> Iterator[Question]:
         return (self.question(row) for row in range(len(self)))
 
-    def first(self, count: int | None) -> ScoreTable:
+    def head(self, count: int | None) -> ScoreTable:
         """Return the table of the first `count` queries; None keeps all."""
-        return self.only(range(len(self))[:count])
+        return self.subset(range(len(self))[:count])
 
-    def only(self, rows: Sequence[int]) -> ScoreTable:
+    def subset(self, rows: Sequence[int]) -> ScoreTable:
         """Return the table of the queries of these rows, in this order."""
         per_query, chosen = {name for name, (_, shape) in COLUMNS.items() if shape.startswith("Q")}, list(rows)
         arrays = {name: values[chosen] if name in per_query else values for name, values in self.arrays.items()}
@@ -184,7 +184,7 @@ def with_texts(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTab
 
 def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArray[np.integer]) -> NDArray[np.uint64]:
     """Return (Q, N) `terms` of a table, from D texts, Q texts and (Q, N) rows of the former."""
-    words = PoolWords.of(documents)
+    words = PoolWords.from_texts(documents)
     packed = np.zeros(pools.shape, dtype=TERMS)
     for row, query in enumerate(queries):
         for number, having in enumerate(words.terms(query)):

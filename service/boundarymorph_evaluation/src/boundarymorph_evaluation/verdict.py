@@ -60,7 +60,7 @@ class Verdict:
         table: The name of the collection.
         budget: The calls for a question.
         k: The size of the sets.
-        values: By method, (Q, 3) nCG, nDCG@10 and the share of judged documents in the set, in percent. NaN for nCG if
+        values: (Q, 3) nCG, nDCG@10 and the share of judged documents in the set, in percent, by method. NaN for nCG if
             a question has no relevant document.
         unjudged: Pairs in the sets without a judgement, with query, document, and text, if the texts are available.
     """
@@ -71,7 +71,7 @@ class Verdict:
     values: Mapping[str, NDArray[np.float64]]
     unjudged: Sequence[Mapping[str, Any]] = ()
 
-    def minus(self, method: str, other: str) -> Change:
+    def difference(self, method: str, other: str) -> Change:
         differences = self.values[method][:, 0] - self.values[other][:, 0]
         return Change(float(np.nanmean(differences)), *bootstrap_interval(differences))
 
@@ -94,14 +94,14 @@ class Verdict:
     def scorer(self) -> dict[str, Change]:
         """The changes that the scorer makes on its own."""
         pairs = [(FIRST, RETRIEVER), (HYBRID, FUSION)]
-        return {f"{one} minus {other}": self.minus(one, other) for one, other in pairs if one in self.values}
+        return {f"{one} minus {other}": self.difference(one, other) for one, other in pairs if one in self.values}
 
     @property
     def answer(self) -> Answer | None:
         """Whether the scorer helps, or None if too few documents are judged."""
         if self.questions < FEWEST or self.judged < 100 * LEAST_JUDGED:
             return None
-        ours, alone = self.minus(OURS, self.best), self.minus(FIRST, RETRIEVER)
+        ours, alone = self.difference(OURS, self.best), self.difference(FIRST, RETRIEVER)
         if ours.low > 0:
             return "helps"
         return "harms" if ours.high < 0 or alone.high < 0 else "does not help"
@@ -117,7 +117,7 @@ class Verdict:
                 f"least {100 * LEAST_JUDGED:.0f} % are needed. Judge the pairs in unjudged.ndjson, or pass --complete "
                 "if documents without a judgement are known to be irrelevant."
             )
-        change = self.minus(OURS, self.best)
+        change = self.difference(OURS, self.best)
         found = f"The scorer {self.answer} here: with {self.budget} calls for a question, ours is {change} points "
         found += f"against {self.best}, the best without calls."
         if self.answer != "helps":
@@ -126,7 +126,7 @@ class Verdict:
                 f" Use {FREE[self.best]}, or run `boundarymorph calibrate`, which measures the trust in the scorer."
             )
             return found + more
-        better = [name for name in (FIRST, HYBRID) if name in self.values and self.minus(OURS, name).high < 0]
+        better = [name for name in (FIRST, HYBRID) if name in self.values and self.difference(OURS, name).high < 0]
         if not better:
             return f"{found} Use ours."
         return f"{found} It is better still with {better[0]}: run `boundarymorph calibrate`, or raise `scorer.trust`."
@@ -137,7 +137,7 @@ class Verdict:
             [
                 name,
                 *(f"{value:.1f}" for value in np.nanmean(of, axis=0)),
-                "" if name == OURS else str(self.minus(OURS, name)),
+                "" if name == OURS else str(self.difference(OURS, name)),
             ]
             for name, of in self.values.items()
         ]
@@ -150,7 +150,7 @@ class Verdict:
                 "ncg": ncg,
                 "ndcg_10": ndcg,
                 "judged": judged,
-                "ours_minus_it": list(self.minus(OURS, name)),
+                "ours_minus_it": list(self.difference(OURS, name)),
             }
             for name, (ncg, ndcg, judged) in means.items()
         ]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_columns
+from boundarymorph.retrieval.stores.table import EXACT, FoundRows, Payload, Store, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph"
@@ -166,7 +166,7 @@ class ElasticsearchTable(Table):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         small = depth <= min(WINDOW, int(self._search["window"]))
         large = where is True and small and self._indexed and self.count() > int(self._search["exact_up_to"])
         body = (self._near if large else self._nearest)(query.tolist(), depth, where)
@@ -177,7 +177,7 @@ class ElasticsearchTable(Table):
         asked = {"bool": {"must": [{"match": {self.attached.text: query}}], "filter": self._filters(where)}}
         return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         return self._found(self._by_id(ids, vectors, documents), vectors, documents)
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
@@ -195,10 +195,10 @@ class ElasticsearchTable(Table):
         hits = self._by_id(ids, False, True)
         return {hit["_id"]: bytes.fromhex(hit["_source"][self.attached.digest]) for hit in hits}
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
+    def join(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return {"bool": {"filter" if by == "and" else "should": list(parts)}}
 
-    def negated(self, part: Any) -> Any:
+    def negate(self, part: Any) -> Any:
         return {"bool": {"must_not": [part]}}
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
@@ -271,7 +271,7 @@ class ElasticsearchTable(Table):
         if scroll:
             self._store.ask("DELETE", "/_search/scroll", {"scroll_id": answer["_scroll_id"]})
 
-    def _found(self, hits: Iterator[Any], vectors: bool, documents: bool) -> Found:
+    def _found(self, hits: Iterator[Any], vectors: bool, documents: bool) -> FoundRows:
         rows, field = list(hits), self.attached.vector
         matrix: NDArray[np.floating] | None = None
         if vectors:
@@ -282,7 +282,7 @@ class ElasticsearchTable(Table):
             hit["_id"]: self._payload.document(hit["_id"], hit["_source"])
             for hit in (reversed(rows) if documents else ())
         }
-        return Found([hit["_id"] for hit in rows], matrix, read)
+        return FoundRows([hit["_id"] for hit in rows], matrix, read)
 
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
         """Return the mapping of a field; a name with dots is a path, too.
@@ -315,7 +315,7 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
         return NEVER
     match condition.type, type:
         case "true" | "false", "boolean":
-            return Bounds.exactly({"term": {name: condition.type == "true"}})
+            return Bounds.from_expression({"term": {name: condition.type == "true"}})
         case "text", "text" | "keyword":
             return _words(name, field, comparison, values)
         case "number", "long" | "integer" | "short" | "byte" | "double" | "float" | "half_float":
@@ -324,9 +324,9 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
             rounded = type in ("float", "half_float")  # the server knows fewer digits than there are
             if comparison == "in":
                 listed = {"terms": {name: values}}
-                return Bounds(listed, False) if rounded else Bounds.exactly(listed)
+                return Bounds(listed, False) if rounded else Bounds.from_expression(listed)
             if not rounded:
-                return Bounds.exactly({"range": {name: {comparison: values[0]}}})
+                return Bounds.from_expression({"range": {name: {comparison: values[0]}}})
             wider, narrower = _WIDER[comparison], _NARROWER[comparison]
             return Bounds({"range": {name: {wider: values[0]}}}, {"range": {name: {narrower: values[0]}}})
     return UNKNOWN
@@ -343,7 +343,7 @@ def _words(name: str, field: Mapping[str, Any], comparison: str, values: list[st
             longest = given.get("ignore_above")
             if comparison != "in":
                 met = {"range": {keyword: {comparison: values[0]}}}
-                return Bounds.exactly(met) if longest is None else Bounds(True, met)
+                return Bounds.from_expression(met) if longest is None else Bounds(True, met)
             if longest is None or all(len(value.encode("utf-16-le")) <= 2 * longest for value in values):
-                return Bounds.exactly({"terms": {keyword: values}})
+                return Bounds.from_expression({"terms": {keyword: values}})
     return UNKNOWN

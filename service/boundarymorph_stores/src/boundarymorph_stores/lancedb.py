@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_columns, is_integer
+from boundarymorph.retrieval.stores.table import EXACT, FoundRows, Payload, Store, Table, check_columns, is_integer
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph.index"
@@ -119,7 +119,7 @@ class LanceTable(Table):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         with errors():
             large = self._indexed and where is True and self._table.count_rows() > int(self._search["exact_up_to"])
             searching = self._table.search(query, vector_column_name=self.attached.vector)
@@ -141,7 +141,7 @@ class LanceTable(Table):
         scores = zip(self._ids(rows), rows["_score"].to_pylist(), strict=True)
         return {id: score for id, score in reversed(list(scores)) if id is not None}
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         return self._found(self._by_id(ids, self._columns(vectors, documents)), vectors, documents)
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
@@ -166,7 +166,7 @@ class LanceTable(Table):
         there = [id for id in self._ids(self._by_id(ids, [self.attached.id])) if id is not None]
         if there:
             with errors():
-                self._table.delete(self._among(there))
+                self._table.delete(self._id_condition(there))
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
@@ -174,10 +174,10 @@ class LanceTable(Table):
         known = zip(self._ids(rows), rows[self.attached.digest].to_pylist(), strict=True)
         return {id: digest for id, digest in known if id is not None and digest is not None}
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
+    def join(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
         return "(" + f" {by} ".join(parts) + ")"
 
-    def negated(self, part: str) -> str:
+    def negate(self, part: str) -> str:
         return f"(NOT {part})"
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:
@@ -191,9 +191,13 @@ class LanceTable(Table):
         column = ".".join(map(quoted, path))
         there = f"{column} IS NOT NULL"
         if isinstance(condition, Exists):
-            return Bounds.exactly(f"({there})")
+            return Bounds.from_expression(f"({there})")
         met = compared(column, type, condition)
-        return Bounds(met, met is not True and met) if isinstance(met, bool) else Bounds.exactly(f"({there} AND {met})")
+        return (
+            Bounds(met, met is not True and met)
+            if isinstance(met, bool)
+            else Bounds.from_expression(f"({there} AND {met})")
+        )
 
     def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
         """Return the type of a field of the metadata, or None if no field has that name."""
@@ -216,9 +220,9 @@ class LanceTable(Table):
 
     def _by_id(self, ids: Sequence[str], columns: list[str]) -> arrow.Table:
         with errors():  # without a limit, because rows may share an id
-            return self._read(self._table.search(), self._among(ids), columns)
+            return self._read(self._table.search(), self._id_condition(ids), columns)
 
-    def _among(self, ids: Sequence[str]) -> str:
+    def _id_condition(self, ids: Sequence[str]) -> str:
         """Return a condition for rows with these ids."""
         known = [id for id in ids if is_integer(id) and abs(int(id)) < 2**63] if self._numbers else map(literal, ids)
         listed = ", ".join(known)
@@ -239,7 +243,7 @@ class LanceTable(Table):
         matrix: NDArray[np.floating] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dimension)
         return matrix
 
-    def _found(self, rows: arrow.Table, vectors: bool, documents: bool) -> Found:
+    def _found(self, rows: arrow.Table, vectors: bool, documents: bool) -> FoundRows:
         """Return the contents of rows of `_columns`; of documents with one id, the first."""
         ids, read = self._ids(rows), {}
         if documents:
@@ -253,7 +257,7 @@ class LanceTable(Table):
                 for id, row in reversed(list(zip(ids, map(plain, fields), strict=True)))
                 if id is not None
             }
-        return Found(ids, self._matrix(rows) if vectors else None, read)
+        return FoundRows(ids, self._matrix(rows) if vectors else None, read)
 
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
         whole = self._payload.whole

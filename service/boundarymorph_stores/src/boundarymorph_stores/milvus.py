@@ -20,9 +20,9 @@ from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusC
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, LimitExceeded, RetrieverFailed
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.table import Found, Payload, Store, Table, check_columns, is_integer
+from boundarymorph.retrieval.stores.table import FoundRows, Payload, Store, Table, check_columns, is_integer
 from boundarymorph.settings import Attached, StoreSettings, secret
-from boundarymorph_stores.milvus_connection import MilvusConnection, NotLoaded
+from boundarymorph_stores.milvus_connection import CollectionNotLoaded, MilvusConnection
 
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; we do not use that milvus-lite allows more
@@ -189,7 +189,7 @@ class MilvusTable(Table):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         """Search as `Table.search` does.
 
         More than SEARCH_LIMIT documents are fetched in pages or, if they are most of the collection, as the whole.
@@ -230,7 +230,7 @@ class MilvusTable(Table):
         hits = self._hits([query], field, min(depth, SEARCH_LIMIT), filter, parameters)
         return {str(hit.id): float(hit.distance) for hit in hits}
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         at_a_time = TEXTS_AT_A_TIME if documents else max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
         fields = [*([self.attached.vector] if vectors else []), *(self._read if documents else [])]
         found = dict(self._rows(ids, fields, at_a_time))
@@ -261,7 +261,7 @@ class MilvusTable(Table):
 
     def delete(self, ids: Sequence[str]) -> int:
         present = [id for id, _ in self._rows(ids, [], consistency=_STRONG)]
-        for expression in self._among(present, IDS_AT_A_TIME):
+        for expression in self._id_conditions(present, IDS_AT_A_TIME):
             self._call("delete", filter=expression)
         return len(present)
 
@@ -269,10 +269,10 @@ class MilvusTable(Table):
         field = str(self.attached.digest)
         return {id: bytes.fromhex(row[field]) for id, row in self._rows(ids, [field], consistency=_STRONG)}
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
-        return joined(by, parts)
+    def join(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
+        return join_expressions(by, parts)
 
-    def negated(self, part: str) -> str:
+    def negate(self, part: str) -> str:
         return f"(not {part})"
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:
@@ -310,7 +310,7 @@ class MilvusTable(Table):
             return Bounds(exists, False)
         equal = [f"({place} == {literal})" for literal in literals]
         listed = f"(json_contains_any({place}, [{', '.join(map(str, literals))}]))"
-        met = f"({exists} and {joined('or', [*equal, listed])})"
+        met = f"({exists} and {join_expressions('or', [*equal, listed])})"
         return Bounds(met, met if condition.type == "text" or not self._lite else False)
 
     @property
@@ -368,11 +368,11 @@ class MilvusTable(Table):
         self, ids: Iterable[str], fields: Sequence[str], at_a_time: int = IDS_AT_A_TIME, *, consistency: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield fields of the documents with these ids, unordered, without unknown ids."""
-        for expression in self._among(ids, at_a_time):
+        for expression in self._id_conditions(ids, at_a_time):
             for row in self._query(expression, [self.attached.id, *fields], consistency or self._consistency):
                 yield str(row[self.attached.id]), row
 
-    def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
+    def _id_conditions(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
         """Yield expressions that match the documents with these ids.
 
         The ids that no document can have are left out.
@@ -392,14 +392,14 @@ class MilvusTable(Table):
         """Call a method of this collection, after loading it if Milvus was restarted."""
         try:
             return self._call(method, **options)
-        except NotLoaded:
+        except CollectionNotLoaded:
             self._connection.call("load_collection", self.attached.table)
             return self._call(method, **options)
 
     def _call(self, method: str, **options: Any) -> Any:
         try:
             return self._connection.call(method, self.attached.table, **options)
-        except NotLoaded:
+        except CollectionNotLoaded:
             raise
         except BoundaryMorphError:
             self.stale = True
@@ -417,9 +417,9 @@ class MilvusTable(Table):
         matrix = np.array(values, np.float32).reshape(-1, self.dimension)
         return matrix.astype(np.float16) if self.about else matrix
 
-    def _found(self, rows: Mapping[str, Mapping[str, Any]], vectors: bool, documents: bool) -> Found:
+    def _found(self, rows: Mapping[str, Mapping[str, Any]], vectors: bool, documents: bool) -> FoundRows:
         read = {id: self._document(id, row) for id, row in rows.items()} if documents else {}
-        return Found(list(rows), self._matrix(list(rows.values())) if vectors else None, read)
+        return FoundRows(list(rows), self._matrix(list(rows.values())) if vectors else None, read)
 
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
         """Return a row as a document, without null fields in its metadata.
@@ -484,7 +484,7 @@ def quoted(text: str) -> str:
     return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
 
 
-def joined(by: str, parts: Sequence[str]) -> str:
+def join_expressions(by: str, parts: Sequence[str]) -> str:
     """Join expressions into a balanced tree, because parsers limit the depth."""
     pieces = sorted(set(parts))
     while len(pieces) > 1:
@@ -498,7 +498,7 @@ def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
     if not field.nullable:
         return bounds
     there = f"({name} is not null)"
-    both = [joined("and", [there, each]) if isinstance(each, str) else each and there for each in bounds]
+    both = [join_expressions("and", [there, each]) if isinstance(each, str) else each and there for each in bounds]
     return Bounds(*both)
 
 
@@ -520,7 +520,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
             limit = 2 ** _INTEGERS[type]
             literals = [str(number) for number in numbers if -limit <= number < limit]
             if comparison != "in" and not literals:  # beyond the type, so all match or none
-                return Bounds.exactly((numbers[0] < 0) == (comparison == "gte"))
+                return Bounds.from_expression((numbers[0] < 0) == (comparison == "gte"))
         case (("VARCHAR" | "BOOL" | "FLOAT" | "DOUBLE" | "INT8" | "INT16" | "INT32" | "INT64"), _):
             return NEVER
         case _:
@@ -531,16 +531,16 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
         return NEVER
     listed = ", ".join(map(str, literals))
     if field.type == "ARRAY":
-        return Bounds.exactly(f"(array_contains_any({name}, [{listed}]))")
+        return Bounds.from_expression(f"(array_contains_any({name}, [{listed}]))")
     if comparison != "in":
         operator = _OPERATORS[comparison]
         met: str | bool = f"({name} {operator} {listed})"
         possible: str | bool = f"({name} {operator[0]}= {listed})"  # because Milvus also rounds the bound of a FLOAT
     elif type in ("FLOAT", "DOUBLE"):
-        possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
+        possible = met = join_expressions("or", [f"({name} == {literal})" for literal in literals])
     else:
         possible = met = f"({name} in [{listed}])"
-    return Bounds(possible, False) if type == "FLOAT" else Bounds.exactly(met)
+    return Bounds(possible, False) if type == "FLOAT" else Bounds.from_expression(met)
 
 
 def _literal(value: Scalar) -> str | None:

@@ -34,7 +34,7 @@ class Server:
     lite: bool = False
 
     @classmethod
-    def of(cls, name: str) -> Server:
+    def parse(cls, name: str) -> Server:
         """Parse `v2.5.4`, `v2.3.5-lite` (a server that pip installs) or `milvus_lite-3.2.2`."""
         found = re.search(r"(\d+)\.(\d+)", name)
         numbers = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -54,7 +54,7 @@ class Server:
         return not self.lite and self.version >= (2, 5)
 
 
-class NotLoaded(RetrieverUnavailable):
+class CollectionNotLoaded(RetrieverUnavailable):
     """A collection is on Milvus's disks but not loaded into its memory."""
 
     slug = "retriever-unavailable"
@@ -115,7 +115,7 @@ class MilvusConnection:
 
     def server(self) -> Server:
         """Return the release of the server."""
-        return Server.of(self.call("get_server_version"))
+        return Server.parse(self.call("get_server_version"))
 
     def close(self) -> None:
         """Close the connection. Later calls connect again."""
@@ -151,7 +151,7 @@ class MilvusConnection:
             if error.code == ErrorCode.COLLECTION_NOT_FOUND:
                 raise UnknownIndex(f"the index is gone: {error.message}") from error
             if error.code == NOT_LOADED:
-                raise NotLoaded(error.message) from error
+                raise CollectionNotLoaded(error.message) from error
             raise self._unavailable(error.message or str(error)) from error
         except grpc.RpcError as error:
             code = error.code() if isinstance(error, grpc.Call) else None

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_columns, is_integer, is_uuid
+from boundarymorph.retrieval.stores.table import (
+    EXACT,
+    FoundRows,
+    Payload,
+    Store,
+    Table,
+    check_columns,
+    is_integer,
+    is_uuid,
+)
 from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
@@ -62,7 +71,7 @@ class PgvectorStore(Store):
 
     name = "pgvector"
     kinds = ("flat", "hnsw")
-    dimensions = range(1, 16_001)  # of halfvec
+    dimensions = range(1, 16_001)  # the limit of halfvec
 
     def __init__(self, url: str, *, timeout: float = 10.0, connections: int = 16) -> None:
         """Prepare connections; it does not connect yet.
@@ -260,7 +269,7 @@ class PgvectorTable(Table):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         approximate = where is True and self._indexed and self._estimate > int(self._search["exact_up_to"])
         literal = "[" + ",".join(map(repr, query.tolist())) + "]"
         distance = f"{self._vector} {_DISTANCES[self.attached.distance]} %s::{self._type}"
@@ -285,7 +294,7 @@ class PgvectorTable(Table):
         )
         return {id: float(rank) for id, rank in reversed(rows) if id is not None}
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         return self._found(self._rows(ids, self._columns(vectors, documents)), vectors, documents)
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -322,7 +331,7 @@ class PgvectorTable(Table):
         self._store.run(lambda cursor: cursor.executemany(statement, values))
 
     def delete(self, ids: Sequence[str]) -> int:
-        among, known = self._among(ids)
+        among, known = self._id_condition(ids)
         statement = f"DELETE FROM {self._table} WHERE {among}"
         return self._store.run(lambda cursor: cursor.execute(statement, (known,)).rowcount)
 
@@ -330,12 +339,12 @@ class PgvectorTable(Table):
         rows = self._rows(ids, f"{self._id}::text, {_quoted(str(self.attached.digest))}")
         return {id: digest for id, digest in rows if digest is not None}
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:
+    def join(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:
         return Where(
             f"({f' {by} '.join(each.text for each in parts)})", tuple(v for each in parts for v in each.values)
         )
 
-    def negated(self, part: Where) -> Where:
+    def negate(self, part: Where) -> Where:
         return Where(f"(NOT {part.text})", part.values)
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Where]:
@@ -344,17 +353,19 @@ class PgvectorTable(Table):
             return NEVER
         value = Where(f"({self._as_json(path[0])}{' -> %s' * (len(path) - 1)})", path[1:])
         if isinstance(condition, Exists):
-            return Bounds.exactly(Where(f"({value.text} IS NOT NULL)", value.values))
+            return Bounds.from_expression(Where(f"({value.text} IS NOT NULL)", value.values))
         if condition.comparison == "in":
             wanted = [orjson.dumps(each).decode() for each in condition.values]
-            return Bounds.exactly(Where(f"coalesce({value.text} @> ANY(%s::jsonb[]), false)", (*value.values, wanted)))
+            return Bounds.from_expression(
+                Where(f"coalesce({value.text} @> ANY(%s::jsonb[]), false)", (*value.values, wanted))
+            )
         kind, (operand,) = "string" if condition.type == "text" else "number", condition.values
         met = f"(%s #>> '{{}}') COLLATE \"C\" {_ORDER[condition.comparison]} %s"
         if kind == "number":
             met = f"(%s #>> '{{}}')::numeric {_ORDER[condition.comparison]} %s::numeric"
         given = operand if kind == "string" else repr(operand)
         element = met.replace("%s", "element", 1)
-        return Bounds.exactly(
+        return Bounds.from_expression(
             Where(
                 f"(CASE jsonb_typeof({value.text}) WHEN '{kind}' THEN {met.replace('%s', value.text, 1)} "
                 f"WHEN 'array' THEN EXISTS (SELECT 1 FROM jsonb_array_elements({value.text}) AS element "
@@ -381,11 +392,11 @@ class PgvectorTable(Table):
         """Return an expression for a column as JSON."""
         return f"{_quoted(name)}::jsonb" if _kind(self._types[name]) == "json" else f"to_jsonb({_quoted(name)})"
 
-    def _found(self, rows: Sequence[Sequence[Any]], vectors: bool, documents: bool) -> Found:
+    def _found(self, rows: Sequence[Sequence[Any]], vectors: bool, documents: bool) -> FoundRows:
         """Return the contents of rows of `_columns`; of documents with one id, the first."""
         named = [row for row in reversed(rows) if documents and row[0] is not None]
         read = {row[0]: self._document(row[0], row[2:]) for row in named}
-        return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]) if vectors else None, read)
+        return FoundRows([row[0] for row in rows], self._matrix([row[1] for row in rows]) if vectors else None, read)
 
     def _document(self, id: str, row: Sequence[Any]) -> Document:
         given = zip(self._metadata, row[len(self._payload.texts) :], strict=True)
@@ -394,12 +405,12 @@ class PgvectorTable(Table):
 
     def _rows(self, ids: Sequence[str], columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of the rows with these ids."""
-        among, known = self._among(ids)
+        among, known = self._id_condition(ids)
         return self._store.read(
             f"SELECT {columns} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
         )
 
-    def _among(self, ids: Sequence[str]) -> tuple[str, list[Any]]:
+    def _id_condition(self, ids: Sequence[str]) -> tuple[str, list[Any]]:
         """Return a condition for rows with these ids, and the value of its `%s`."""
         match self._id_type:
             case "int2" | "int4" | "int8":

@@ -20,7 +20,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, is_integer, is_uuid
+from boundarymorph.retrieval.stores.table import EXACT, FoundRows, Payload, Store, Table, is_integer, is_uuid
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph"
@@ -135,7 +135,7 @@ class QdrantTable(Table):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         with errors():
             large = where is True and self.count() > int(self._search["exact_up_to"])
             points = self._client.query_points(
@@ -150,7 +150,7 @@ class QdrantTable(Table):
             ).points
         return self._found(points, vectors, documents)._replace(exact=not large)
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         return self._found(self._points(ids, vectors=vectors), vectors, documents)
 
     def check(self, document: Document) -> None:
@@ -178,10 +178,10 @@ class QdrantTable(Table):
         points = self._points(ids)
         return {str(self._id(point)): bytes.fromhex(point.payload[self.attached.digest]) for point in points}
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
+    def join(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return models.Filter(must=list(parts)) if by == "and" else models.Filter(should=list(parts))
 
-    def negated(self, part: Any) -> Any:
+    def negate(self, part: Any) -> Any:
         return models.Filter(must_not=[part])
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
@@ -201,14 +201,16 @@ class QdrantTable(Table):
         values: list[Any] = list(condition.values)
         match condition.type, condition.comparison:
             case "text", "in":
-                return Bounds.exactly(models.FieldCondition(key=key, match=models.MatchAny(any=values)))
+                return Bounds.from_expression(models.FieldCondition(key=key, match=models.MatchAny(any=values)))
             case "true" | "false", _:
-                return Bounds.exactly(models.FieldCondition(key=key, match=models.MatchValue(value=values[0])))
+                return Bounds.from_expression(models.FieldCondition(key=key, match=models.MatchValue(value=values[0])))
             case "number", "in":
                 ranges = [models.FieldCondition(key=key, range=models.Range(gte=each, lte=each)) for each in values]
-                return Bounds.exactly(models.Filter(should=list(ranges)))
+                return Bounds.from_expression(models.Filter(should=list(ranges)))
             case "number", comparison:
-                return Bounds.exactly(models.FieldCondition(key=key, range=models.Range(**{comparison: values[0]})))
+                return Bounds.from_expression(
+                    models.FieldCondition(key=key, range=models.Range(**{comparison: values[0]}))
+                )
         return UNKNOWN
 
     def _points(self, ids: Sequence[str], *, vectors: bool = False) -> list[Any]:
@@ -244,7 +246,7 @@ class QdrantTable(Table):
         node = (payload or {}).get(NODE) if self.attached.text == NODE else None
         return {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
 
-    def _found(self, points: Sequence[Any], vectors: bool, documents: bool) -> Found:
+    def _found(self, points: Sequence[Any], vectors: bool, documents: bool) -> FoundRows:
         rows = [(self._id(point), point) for point in points if not vectors or self._vector(point) is not None]
         matrix = None
         if vectors:
@@ -255,7 +257,7 @@ class QdrantTable(Table):
             for id, point in (reversed(rows) if documents else ())
             if id is not None
         }
-        return Found([id for id, _ in rows], matrix, read)
+        return FoundRows([id for id, _ in rows], matrix, read)
 
     def _vector(self, point: Any) -> Any:
         """Return the vector of a point, or None if it has no vector of this name."""

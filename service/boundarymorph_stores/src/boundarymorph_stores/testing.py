@@ -162,14 +162,14 @@ class StoreContract:
         rules = [Rule(function=recent), Rule(3.0, filter=Filter({"subject": "tram"}))]
         rules.append(Rule(function=FieldValueFactor(("price",), modifier="ln1p", missing=1)))
         boosts, ids = Boosts(rules), [each.id for each in self.documents]
-        expected = boosts.of(ids, {each.id: each for each in self.documents})
+        expected = boosts.factors(ids, {each.id: each for each in self.documents})
         assert len(np.unique(expected)) > 50
-        close(boosts.of(ids, index.documents(ids, texts=False)), expected)
+        close(boosts.factors(ids, index.documents(ids, texts=False)), expected)
 
     def test_pool_of_the_index_has_bm25_and_terms(self, index: Index) -> None:
         pool = index.retrieve(Search("tales of the night tram", 40, QUERIES[1])).pool
         bm25 = pool.features["bm25"]
-        words = PoolWords.of([BY_ID[id].content for id in pool.ids])
+        words = PoolWords.from_texts([BY_ID[id].content for id in pool.ids])
         assert pool.terms is not None
         having = {id for id in pool.ids if "tram" in BY_ID[id].text or BY_ID[id].title}
         others = [bm25[row] for row, id in enumerate(pool.ids) if id not in having]

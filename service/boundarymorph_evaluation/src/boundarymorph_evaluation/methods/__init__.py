@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def chosen(names: Sequence[str]) -> list[Contestant]:
+def find_contestants(names: Sequence[str]) -> list[Contestant]:
     """Return contestants by name or by group.
 
     NAME@n is a product method in rounds of n, and NAME@auto one in growing rounds.

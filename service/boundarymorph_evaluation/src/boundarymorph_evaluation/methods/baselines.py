@@ -16,7 +16,7 @@ from boundarymorph.selection import Belief, SelectionConfig, Session, UpperConfi
 from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.pool import combined_signals
 from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
-from boundarymorph_evaluation.methods.morph import BETAS, drive
+from boundarymorph_evaluation.methods.morph import BETAS, run_session
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 
 ABOUT = "Gaussian process without a prior, searching for the highest scores"  # describes BAGEL
@@ -49,7 +49,7 @@ class SingleStage(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         problem.score(np.arange(problem.left))
-        return problem.banded()
+        return problem.banded_ranking()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Rgs(ScoringMethod):
             fresh = [int(other) for other in neighbours if other >= 0 and not problem.scored[other]][: problem.left]
             queue = sorted(queue + self._queued(problem, fresh))[:room]
         problem.score(np.flatnonzero(~problem.scored)[: problem.left])
-        return problem.banded()
+        return problem.banded_ranking()
 
     @staticmethod
     def _queued(problem: SelectionProblem, documents: list[int]) -> list[tuple[float, int]]:
@@ -115,7 +115,7 @@ class Gar(ScoringMethod):
             batch = waiting[: min(self.batch, problem.left)]
             scores[batch] = problem.score(batch)
             from_frontier = not from_frontier
-        return problem.banded()
+        return problem.banded_ranking()
 
     def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the (N,) value of each document at the frontier; -inf for others."""
@@ -142,7 +142,7 @@ class Quam(Gar):
 
     def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         near, affinity = problem.neighbourhood.nearest(self.neighbours)
-        leaders = problem.banded()[: min(self.leaders, len(problem.calls))]
+        leaders = problem.banded_ranking()[: min(self.leaders, len(problem.calls))]
         total = scores[leaders].sum()
         shares = scores[leaders] / total if total > 0 else np.full(len(leaders), 1 / len(leaders))
         worth, reached = np.zeros(len(scores)), np.zeros(len(scores), dtype=np.bool_)
@@ -268,7 +268,7 @@ class Bagel(ScoringMethod):
         acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
         config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
         session = Session.create(problem.pool, budget=problem.budget, k=1, method=config)  # BAGEL does not read it
-        drive(session, problem)
+        run_session(session, problem)
         return np.argsort(-session.belief.mean, kind="stable")
 
 

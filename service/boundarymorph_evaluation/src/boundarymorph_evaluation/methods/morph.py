@@ -33,7 +33,7 @@ ROUND = 5  # documents per round of lexical methods
 ROUNDS = 3  # rounds of the default, as in the service
 
 
-def drive(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
+def run_session(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
     """Run a session to its end, in rounds of `batch` calls.
 
     Without a batch, there are `rounds` rounds, or growing ones.
@@ -61,7 +61,7 @@ class Morph(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         config = problem.question.configured(self.config)
         session = Session.create(problem.pool, budget=problem.budget, k=problem.k, method=config)
-        drive(session, problem, self.batch, self.rounds)
+        run_session(session, problem, self.batch, self.rounds)
         return _ranking(session)
 
 
