@@ -68,7 +68,7 @@ def error_after_judging(own: pd.DataFrame, sets: pd.DataFrame) -> float:
 
     Args:
         own: The rows of a table.
-        sets: Those of its sets.
+        sets: The rows of its sets.
     """
     rng, questions = np.random.default_rng(0), own["query"].unique()
     count, errors = min(JUDGED, len(questions) // 2), list[float]()

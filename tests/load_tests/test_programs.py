@@ -153,7 +153,7 @@ def test_probability_study_recovers_the_map_behind_relevance() -> None:
 
 
 def test_error_after_judging_is_that_of_other_questions() -> None:
-    """All documents of one question are relevant and none of the other, so that a map of one is wrong for the other."""
+    """All documents of one question are relevant, and none of the other."""
     of = {"part": "ranking", "relevance": np.repeat(np.linspace(0.2, 0.8, 30), 2)}
     own = pd.DataFrame({**of, "query": [1, 2] * 30, "relevant": [0.0, 1.0] * 30})
     assert probability.error_after_judging(own, own) > 0.9
