@@ -35,8 +35,8 @@ class Clients:
     """Callers of one service, and the outcomes of the requests that ended in a span.
 
     Attributes:
-        seconds: Of each answer, without the refusals before it.
-        lags: Of the generator.
+        seconds: The time of each answer, without the refusals before it.
+        lags: The delays of the generator, in seconds.
     """
 
     client: httpx.AsyncClient

@@ -34,7 +34,7 @@ class Kind:
     """A kind of scorer.
 
     Attributes:
-        seconds: Of a request, and of each document in it.
+        seconds: The time of a request, and of each document in it.
         settings: The settings of the scorer.
     """
 

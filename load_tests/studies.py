@@ -40,8 +40,12 @@ Scores = NDArray[np.float64]
 BUDGETS, KS = (25, 50), (50, 100, 200)
 SMALL_KS = (5, 10, 20, 50, 100, 200)
 LOG_ODDS = 11.5  # range of the widest score of common cross-encoders
-BINS = 10  # of probabilities
-CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row without an expected loss
+BINS = 10  # intervals of probabilities
+CAP, CAP_ROUND, LOOKS = (
+    200,
+    5,
+    2,
+)  # limits of sessions that stop by themselves; rounds in a row without an expected loss
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Distribute the tests among the workers of pytest-xdist, and order them."""
+"""Distribute the tests among the workers of `pytest-xdist`, and order them."""
 
 import gc
 import os
@@ -141,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _from(worker: int, workers: int) -> list[str]:
     """Return all tests, starting at another place for each worker.
 
-    Thus a worker finds files whose assertions another worker has rewritten already.
+    In this way a worker finds files whose assertions another worker has rewritten already.
     """
     parts = sorted(map(str, (*TESTS.glob("[a-z]*/"), *TESTS.glob("test_*.py"))))
     first = len(parts) * worker // workers

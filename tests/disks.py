@@ -9,7 +9,7 @@ MEGABYTES, FILES = 4, 60
 
 
 class SmallDisk:
-    """A file system in memory, mounted at a folder, for a process in its own mount namespace."""
+    """A filesystem in memory, mounted at a folder, for a process in its own mount namespace."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,7 +24,7 @@ class SmallDisk:
                         pass
 
     def fill_with_files(self) -> None:
-        """Use up all inodes."""
+        """Create as many files as the disk can hold."""
         with suppress(OSError):
             for number in range(FILES):
                 (self.folder / f"file-{number}").touch()

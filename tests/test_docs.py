@@ -1,4 +1,4 @@
-"""Test that the pages name existing pages, headings, make targets, commands and options."""
+"""Test that the pages name existing pages, headings, make targets, commands, and options."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Test that warnings and refusals say the mistake, its value and the remedy, in short."""
+"""Test that warnings and refusals state the mistake, its value, and the remedy, in short."""
 
 import ast
 import asyncio
@@ -398,7 +398,7 @@ MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each message of an error, a warning or the log.
+    """Yield the line and the text of each message of an error, a warning, or the log.
 
     Values are shown as x.
     """

@@ -169,8 +169,8 @@ def extend(
         positions = list(range(known.size))
     if known.ndim != 1 or len(known) > len(documents):
         raise InvalidScores(
-            f"scores: of the shape {known.shape}, for {len(documents)} texts; give one for each of the first texts, or "
-            "a mapping by position"
+            f"scores: an array of the shape {known.shape} for {len(documents)} texts; give one for each of the first "
+            "texts, or a mapping by position"
         )
     for position, score in zip(positions, _checked(known, len(known)).tolist(), strict=True):
         whole = isinstance(position, int | np.integer) and not isinstance(position, bool)

@@ -116,12 +116,7 @@ _COLUMNS |= {"doc_id", "docid", "corpus-id", "passage", "grade", "score", "label
 
 
 class Record(NamedTuple):
-    """A JSON object or a line of text.
-
-    Attributes:
-        place: The file and the place in it, for messages.
-        number: The number of its line or element, from 1.
-    """
+    """A JSON object or a line of text, with its place in a file and its number, from 1."""
 
     place: str
     number: int
@@ -256,7 +251,7 @@ _REPLACEMENT, _BACKSLASH = rb"\ufffd", ord("\\")
 _PIECE = 2**20  # bytes that are handled in one call of a built-in function, which no thread interrupts
 _HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", np.uint8))
 _FIRST_HALVES = np.isin(np.arange(256), np.frombuffer(b"89abAB", np.uint8))  # by the second digit, of D800 to DBFF
-_SECOND_HALVES = np.isin(np.arange(256), np.frombuffer(b"cdefCDEF", np.uint8))  # of DC00 to DFFF
+_SECOND_HALVES = np.isin(np.arange(256), np.frombuffer(b"cdefCDEF", np.uint8))  # in DC00 to DFFF
 ALLOWED = {  # by the `pattern` of a field
     r"\S": "must have a character that is not white space",
     r"^[a-z0-9][a-z0-9._-]{0,63}$": "must have 1 to 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit",
@@ -269,7 +264,7 @@ ALLOWED = {  # by the `pattern` of a field
     r"^https?://": "must begin with http:// or https://",
     r"^[a-z][a-z0-9_]{0,39}$": "must have 1 to 40 of a-z, 0-9 and '_', and begin with a letter",
 }
-_IN_WORDS = {  # of JSON, by pydantic's type of a mistake
+_IN_WORDS = {  # JSON's words, by pydantic's type of a mistake
     "missing": "is missing",
     "model_type": "Input should be an object",
     "dict_type": "Input should be an object",

@@ -1,6 +1,6 @@
 """Run the conformance tests of the Model Context Protocol: `make compatibility WITH=mcp`.
 
-SCENARIOS are those that need no tools, resources or prompts of a certain name.
+SCENARIOS are those that need no tools, resources, or prompts of a certain name.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""A scorer, an encoder and a cache that wait at gates."""
+"""A scorer, an encoder, and a cache that wait at gates."""
 
 import asyncio
 import time

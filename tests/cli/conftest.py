@@ -43,7 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def refused(outcome: Outcome) -> str:
-    """Check for exit code 1 and one line on stderr, and return that line."""
+    """Check for exit code 1 and one line on `stderr`, and return that line."""
     assert outcome.code == 1
     assert outcome.out == ""
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Test `boundarymorph calibrate`, from suggested pairs to calibrated answers."""
+"""Test `boundarymorph calibrate`: suggested pairs, judgements, and calibrated answers."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Test `index build` with folders, tables and long texts."""
+"""Test `index build` with folders, tables, and long texts."""
 
 import gzip
 import os
@@ -102,7 +102,7 @@ def test_long_files_become_numbered_passages(build: Build, folder: Path) -> None
 def test_passages_of_a_new_length_replace_the_old_ones(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(files, "MAX_VALUES", at_once)  # of a filter
+    monkeypatch.setattr(files, "MAX_VALUES", at_once)  # values of a filter
     build(str(folder))
     before = stored()
     assert "0 added, 8 unchanged" in build(str(folder)).out

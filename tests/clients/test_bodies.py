@@ -52,7 +52,7 @@ def test_extend_body_sends_given_scores_and_budget_zero(scores: Any) -> None:
 
 
 class Table:
-    """A table like those of pandas, polars and pyarrow, which is read by column names."""
+    """A table like those of `pandas`, `polars`, and `pyarrow`, which is read by column names."""
 
     columns = ("text", "id")
 

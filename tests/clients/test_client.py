@@ -19,7 +19,7 @@ from tests.fakes.service import texts
 from tests.patience import until_async
 
 QUERY = "music of the sea"
-HALF = "\ud83d"  # of a surrogate pair
+HALF = "\ud83d"  # half of a surrogate pair
 
 
 def without_chance(selection: Selection) -> Selection:

@@ -47,7 +47,7 @@ class Kit:
         self, component: Any, texts: Sequence[str | None], metadata: Sequence[dict[str, Any]] = (), *,
         query: str = "sea", later: bool = False,
     ) -> list[tuple[str, float, dict[str, Any]]]:  # fmt: skip
-        """Return text, relevance and metadata of each chosen document."""
+        """Return text, relevance, and metadata of each chosen document."""
         documents = [self.document(text, metadata[n] if n < len(metadata) else {}) for n, text in enumerate(texts)]
         chosen = self.rerank(component, query, documents, later)
         return [self.read(each) for each in (asyncio.run(chosen) if later else chosen)]

@@ -15,7 +15,7 @@ from boundarymorph_client.encoding import encoded
 
 pytestmark = pytest.mark.strangers
 
-HALF = "\ud83d"  # of a pair of surrogates
+HALF = "\ud83d"  # half of a pair of surrogates
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def shape(schema: Any) -> Any:
-    """Return a JSON schema's types, without descriptions, values and bounds."""
+    """Return a JSON schema's types, without descriptions, values, and bounds."""
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:

@@ -65,7 +65,7 @@ ENVIRONMENTS = (
 
 
 def install(environment: Environment, *, fresh: bool) -> Path:
-    """Return the Python of an environment with its clients, which uv or pip installs.
+    """Return the Python of an environment with its clients, which `uv` or `pip` installs.
 
     The environment is made again if its requirements have changed.
     """

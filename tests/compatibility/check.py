@@ -162,7 +162,7 @@ def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any)
 
 
 def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
-    """Check that the documents, their order and their scores are equal."""
+    """Check that the documents, their order, and their scores are equal."""
     given = list(found)
     assert [index for index, _ in given] == [index for index, _ in expected], (given, expected)
     for (_, score), (_, wanted) in zip(given, expected, strict=True):

@@ -157,7 +157,7 @@ def langchain() -> None:
 
 
 def llamaindex() -> None:
-    """Check LlamaIndex's postprocessors for Cohere, Jina and text-embeddings-inference."""
+    """Check LlamaIndex's components for Cohere, Jina and text-embeddings-inference."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from llama_index.core.schema import NodeWithScore, TextNode
     from llama_index.postprocessor.cohere_rerank import CohereRerank
@@ -188,7 +188,7 @@ def llamaindex() -> None:
 
 
 def haystack() -> None:
-    """Check Haystack's rankers for Cohere, Jina and NVIDIA."""
+    """Check Haystack's components for Cohere, Jina and NVIDIA."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from haystack import Document, Pipeline
     from haystack.utils import Secret

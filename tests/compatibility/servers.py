@@ -1,4 +1,4 @@
-"""Run services for clients as processes, with stand-ins for failing scorers."""
+"""Run services for clients as processes, with fakes for failing scorers."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The settings, commands, ports and routes of the code, for tests of files that name them."""
+"""The settings, commands, ports, and routes of the code, for tests of files that name them."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ CREATE = {"gateway": create_app, "retriever": create_retriever_app, "scorer": cr
 
 
 def role_of(name: str) -> str:
-    """Return the role in the name of a target, a service or a Deployment."""
+    """Return the role in the name of a target, a service, or a Deployment."""
     return next(role for role in COMMANDS if role in name)
 
 

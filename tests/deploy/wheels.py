@@ -1,4 +1,4 @@
-"""Install the wheels of dist/ as a new user does, with pip and uv, on every Python.
+"""Install the wheels of dist/ as a new user does, with `pip` and `uv`, on every Python.
 
 `make check-wheels` tries the library alone, with a first selection and the README's first program. Then it tries the
 service, and the README's way to a selection from own documents.
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def pythons() -> Iterator[str]:
-    """Yield an interpreter of each of the VERSIONS, from the PATH or from pyenv."""
+    """Yield an interpreter of each of the VERSIONS, from the PATH or from `pyenv`."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
         candidates = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]

@@ -68,7 +68,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def told_apart(one: ColorType, other: ColorType) -> bool:
-    """Return whether two colours differ for people with deuteranopia (Machado and others 2009)."""
+    """Return whether two colours differ without red-green vision (Machado and others 2009)."""
     lost = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
     seen = [np.clip(np.array(lost) @ np.array(to_rgb(colour)) ** 2.2, 0, 1) ** (1 / 2.2) for colour in (one, other)]
     return bool(np.linalg.norm(seen[0] - seen[1]) > 0.25)

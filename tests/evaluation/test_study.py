@@ -1,4 +1,4 @@
-"""Test the experiment, its comparisons and latencies, and the study of guarantees."""
+"""Test the experiment, its comparisons and measured times, and the study of guarantees."""
 
 from dataclasses import dataclass
 

@@ -84,7 +84,7 @@ def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]
 
 
 def application(role: str, settings: Settings) -> FastAPI:
-    """Return a service, a gateway, a retriever or a scorer, with fake models."""
+    """Return a service, a gateway, a retriever, or a scorer, with fake models."""
     match role:
         case "whole":
             return create_app(settings, build=fake_service)

@@ -101,7 +101,7 @@ def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Res
 def whole(
     response: httpx.Response, status: str = "complete", *, k: int = K, known: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Check an answer, which has min(k, N) documents even after failures, and return its body.
+    """Check an answer, which has k or all N documents even after failures; return its body.
 
     `known` are the ids of the N documents.
     """

@@ -126,7 +126,7 @@ def _stored(gateway: Service) -> set[str]:
 
 
 def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, rogue: Server, table: Table) -> None:
-    """The disk is a file system in a mount namespace of its own."""
+    """The disk is a filesystem in a mount namespace of its own."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size={MEGABYTES}m tmpfs {disk} && head -c {BALLAST}m /dev/zero > {disk}/ballast"

@@ -54,7 +54,7 @@ def in_order(response: httpx.Response) -> None:
 
 
 def mutated(given: bytes, chance: random.Random) -> bytes:
-    """Change, remove, insert or double a few bytes, or cut the end off."""
+    """Change, remove, insert, or double a few bytes, or cut the end off."""
     data = bytearray(given)
     for _ in range(chance.randint(1, 5)):
         place = chance.randrange(len(data) + 1)

@@ -15,8 +15,10 @@ PROGRAM = """
 import sys
 before = {*sys.modules}
 import boundarymorph
+
 assert "numpy" not in sys.modules and "pydantic" not in sys.modules
 from boundarymorph import Selector, extend
+
 texts = [f"text {i} about the sea and number {i % 7}" for i in range(1_000)]
 chosen = Selector(lambda query, texts: [0.5] * len(texts)).select("the sea", texts, budget=25, k=10)
 assert len(chosen.documents) == 10 and chosen.vectors == "lexical", chosen

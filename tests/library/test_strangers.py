@@ -25,7 +25,7 @@ def scores(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class Table:
-    """A table like those of pandas, polars and pyarrow, which is read by column names."""
+    """A table like those of `pandas`, `polars`, and `pyarrow`, which is read by column names."""
 
     columns = ("text", "id", "score")
 

@@ -1,4 +1,4 @@
-"""Test that every benchmark, soak and study runs on small inputs with plausible figures."""
+"""Test that every benchmark, soak, and study runs on small inputs with plausible figures."""
 
 import sys
 from dataclasses import replace
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pandas as pd
 import pytest
 
 from boundarymorph.calibration.calibration import ProbabilityMap
@@ -111,7 +112,7 @@ def test_study_runs_on_a_small_table(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_study_means_and_changes_equal_hand_computed_values() -> None:
-    """Means are over settings, questions and tables; changes are paired by question."""
+    """The means are over settings, questions, and tables; changes are paired by question."""
     values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}
     rows = [
         {"table": table, "query": query, "how": how, "k": k, "ce_ncg": value + (k == 10) / 10}
@@ -123,7 +124,9 @@ def test_study_means_and_changes_equal_hand_computed_values() -> None:
     base, other = study.table(rows)
     assert (base["ce_ncg"], base["ce_ncg: a"], base["k = 5"], base["k = 10"]) == ("45.0", "35.0", "40.0", "50.0")
     assert base["ce_ncg, change"] == "+0.00 (0.00)"
-    assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
+    assert (
+        other["ce_ncg, change"] == "+10.00 (5.00)"
+    )  # the mean of +10 and +30 in one table: 20 (10), and 0 (0) in the other
 
 
 def test_probability_study_recovers_the_map_behind_relevance() -> None:
@@ -145,7 +148,15 @@ def test_probability_study_recovers_the_map_behind_relevance() -> None:
     assert float(mean["intercept"]) < float(none["intercept"])  # the table without relevant documents counts
     assert float(none["left out"]) == pytest.approx(0.28, abs=0.05) and float(none["own map"]) < 0.01
     assert float(one["own map"]) < 0.08 < float(one["as it is"])
+    assert float(one["10 judged"]) < 0.1 and none["relevant"] == "0.000"
     assert worst["left out"] == none["left out"]
+
+
+def test_error_after_judging_is_that_of_other_questions() -> None:
+    """All documents of one question are relevant, and none of the other."""
+    of = {"part": "ranking", "relevance": np.repeat(np.linspace(0.2, 0.8, 30), 2)}
+    own = pd.DataFrame({**of, "query": [1, 2] * 30, "relevant": [0.0, 1.0] * 30})
+    assert probability.error_after_judging(own, own) > 0.9
 
 
 def test_calibration_error_uses_bins_of_equal_mass() -> None:

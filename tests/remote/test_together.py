@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.inference.concurrency import end, gather
 
-TURNS = 5  # of the event loop that a connection takes to close
+TURNS = 5  # turns of the event loop that a connection takes to close
 
 
 class Connection:

@@ -11,7 +11,7 @@ POINTS = "[\u00ad\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\
 
 
 def plain_words(text: str, query: bool = False) -> list[str]:
-    """Return the words of a text in Latin, Greek, Cyrillic, Hebrew, Arabic or Han characters."""
+    """Return the words of a text in Latin, Greek, Cyrillic, Hebrew, Arabic, or Han characters."""
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     found = []
     for run in re.findall(r"[\u4e00-\u9fff]+|[^\W\u4e00-\u9fff]+", re.sub(POINTS, "", decomposed)):

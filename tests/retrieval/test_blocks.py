@@ -286,7 +286,7 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
 
 
 def test_first_reading_of_an_index_continues_when_abandoned(open_index: Open) -> None:
-    """Otherwise an index that takes longer to read than any deadline would never be read."""
+    """Otherwise, an index that takes longer to read than any deadline would never be read."""
     index = open_index()
     put(index, names(40))
     with awaited_context() as context:

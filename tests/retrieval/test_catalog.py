@@ -19,7 +19,7 @@ from tests.retrieval.fakes import nearest, vector_of
 
 @pytest.fixture
 def other(catalog: LocalCatalog, tmp_path: Path) -> Iterator[LocalCatalog]:
-    """Yield a catalog over the same directory, as another process would open it."""
+    """Yield another catalog over the same directory, like the one of a second process."""
     other = LocalCatalog(tmp_path / "indexes")
     yield other
     other.close()

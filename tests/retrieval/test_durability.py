@@ -1,6 +1,6 @@
 """Test that acknowledged writes survive `kill -9` at any moment.
 
-The processes, the files and the kills are real.
+The processes, the files, and the kills are real.
 """
 
 import itertools
@@ -63,7 +63,7 @@ def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[
 
 
 def read_all(directory: Path) -> dict[int, int]:
-    """Return the version of each document, after checking texts, vectors and answers."""
+    """Return the version of each document, after checking texts, vectors, and answers."""
     catalog = LocalCatalog(directory)
     index = catalog.get("index")
     pool = nearest(index, np.ones(DIMENSION), 1_000_000)

@@ -1,4 +1,4 @@
-"""Test VectorIndex with and without blocks, clusters and a mirror.
+"""Test VectorIndex with and without blocks, clusters, and a mirror.
 
 The references are the contract and a search by brute force.
 """

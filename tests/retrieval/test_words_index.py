@@ -43,7 +43,7 @@ async def retriever(catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
 
 
 async def test_words_index_pool_equals_the_pool_of_its_texts(catalog: LocalCatalog) -> None:
-    """If all documents contain a query word, index and pool have the same statistics."""
+    """The statistics of index and pool are equal if all documents contain a query word."""
     documents = written(30)
     put(catalog, documents)
     retriever = IndexRetriever(catalog, SeededEncoder())

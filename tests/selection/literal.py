@@ -3,10 +3,10 @@
 The kernel is whole, the factorisation starts from scratch at every step, and every incumbent meets every challenger.
 This is slow, and shares nothing with the code that is tested against it.
 
-It was written from the paper's text alone (section 3, appendices C.1, C.3 and C.4). Where the text leaves something
-open: the query has the prior mean 1 under the percentile prior, as nothing ranks above it, and 0 under a zero prior; in
-the loop as at the end a scored document sits at its score and is certain, so that it is not scored again, and two
-scored documents are no contested pair.
+It was written from the paper's text alone (section 3, appendices C.1, C.3 and C.4). The text does not say the
+following. The query has the prior mean 1 under the percentile prior, as nothing ranks above it, and 0 under a zero
+prior. A scored document has its score as the mean and no deviation, so it is not scored again. Two scored documents are
+no contested pair.
 """
 
 from dataclasses import dataclass, field

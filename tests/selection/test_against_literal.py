@@ -23,7 +23,7 @@ def agree(
     within: float = 1e-9,
     **reference: Any,
 ) -> Session:
-    """Check that picks, set and means equal those of the reference, and return the session."""
+    """Check that picks, set, and means equal those of the reference, and return the session."""
     session = play(session_of(pool, budget=budget, k=k, config=config), scores)
     expected = literal.run(pool, scores, budget, k, **reference)
     assert [observation.document for observation in session.history] == expected.picks

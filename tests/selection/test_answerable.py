@@ -53,7 +53,7 @@ def by_the_posterior(session: Session, least: float) -> float:
 @pytest.mark.parametrize("config", [TrendConfig(), HUMAN_CONFIG])
 @pytest.mark.parametrize("least", [0.3, 0.5, 0.8])
 def test_answerable_matches_the_posterior_distribution(config: TrendConfig, least: float) -> None:
-    """This holds for scores, and also if relevance is human."""
+    """This holds for relevance by scores and for human relevance."""
     pool, scores = unanswered(3, 0.3)
     session = play(session_of(pool, budget=12, k=10, config=config), scores, 4)
     assert answerable(session, least) == pytest.approx(by_the_posterior(session, least), rel=1e-3)

@@ -34,7 +34,7 @@ def test_min_relevance_decides_known_scores_at_the_edge(config: Config) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_min_relevance_keeps_the_k_most_relevant(config: Config) -> None:
-    """If more than k documents reach the minimum, calls and set equal those without it."""
+    """The calls and the set equal those without a minimum if more than k documents reach it."""
     pool, scores = clustered(200, 12, 2)
     known = {document: float(scores[document]) for document in range(0, 200, 2)}
     session = session_of(pool, budget=10, k=5, config=config, known=known, min_relevance=0.01)

@@ -117,7 +117,7 @@ def test_retarget_equals_observing_the_new_targets() -> None:
 
 
 def test_gaussian_processes_match_the_textbook_formulas() -> None:
-    """Two covariances run side by side. With V in float32 the sums keep its precision."""
+    """Two processes run side by side. With V in float32 the sums keep its precision."""
     pool, scores = clustered(40, 8, 1)
     columns = np.stack([np.ones(40), np.random.default_rng(0).normal(size=40)])
     for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-5)):

@@ -1,6 +1,6 @@
 """Test that the default method is as good as it was.
 
-The table is small and generated from a seed. Its scores follow the ranking, the words and a field over the embeddings,
+The table is small and generated from a seed. Its scores follow the ranking, the words, and a field over the embeddings,
 on the log-odds scale, with noise, as the scores of cross-encoders do.
 """
 

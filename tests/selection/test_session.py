@@ -1,4 +1,4 @@
-"""Test properties of a session that hold for any pool, budget, capacity and round size."""
+"""Test properties of a session that hold for any pool, budget, capacity, and round size."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
 
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
-    """Return each member's (N, N) covariances of its field and its trend, and its (N,) mean.
+    """Return for each member the (N, N) covariance of field and of trend, and the (N,) mean.
 
     The mean is in units of the amplitude. Members are without BM25, with it, and with the caller's signals too, each
     without and with the reweighted query.
@@ -82,7 +82,7 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
 
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the inverse covariance of observations, covariances with them, and variances."""
+    """Return the inverse covariance of observations, the covariance with them, and variances."""
     noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
     inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
@@ -273,7 +273,7 @@ def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
 
 @pytest.mark.parametrize("d", [4, 384])
 def test_equal_embeddings_leave_ranking_and_words_in_effect(d: int) -> None:
-    """Rounding noise must not reweight the query, which once made variances negative."""
+    """Rounding noise must not change the query's weights, which once made variances negative."""
     rng = np.random.default_rng(0)
     embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
     pool = Pool.from_embeddings(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))

@@ -73,6 +73,6 @@ def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
 
 
 def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> PoolSource:
-    """Return candidates of a request, in place of the index's documents d0, d1, ..."""
+    """Return candidates of a request, in place of the index's documents."""
     vectors = np.array([vector_of(f"d{number}") for number in range(len(documents))])
     return PoolSource(query, documents, vectors, vector_of(query), **given)

@@ -69,7 +69,7 @@ class TestKnownScores:
     async def test_cache_is_read_once_per_selection(
         self, reuse: bool, looks: tuple[int, int], selector_of: MakeSelector
     ) -> None:
-        """Otherwise each round would wait for a cache that hangs."""
+        """Otherwise, each round would wait for a cache that hangs."""
         cache, scorer = Mock(wraps=MemoryScoreCache()), SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, cache)
         result = await selector.select(changed(task(budget=6, rounds=3), reuse=reuse))

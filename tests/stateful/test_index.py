@@ -1,7 +1,7 @@
 """Test an index with two readers, as in two processes, against a dictionary.
 
 Limits are tiny: changes are read three at a time, two deletions are recorded, matches of few filters are kept, and an
-index of kind ivf is trained with a few documents, which are one cluster. Some reads are interrupted: another process
+index of kind `ivf` is trained with a few documents, which are one cluster. Some reads are interrupted: another process
 writes just before one of their SQL statements. The answer must then be that from before the write or from after it.
 """
 
@@ -225,7 +225,7 @@ class IndexMachine(RuleBasedStateMachine):
         compacting: bool,
         after: int,
     ) -> None:
-        """Retrieve while the other reader, as another process, writes and refreshes the first."""
+        """Retrieve while another process writes, which then makes the first reader refresh."""
         index, other = self.indexes[reader], self.indexes[1 - reader]
         before, failures = dict(self.model), []
 

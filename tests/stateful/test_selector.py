@@ -106,7 +106,7 @@ class ScriptedRetriever(FakeRetriever):
 
 
 class ScriptedScorer(SeededScorer):
-    """A scorer with a script for its calls, seconds or an error, which counts its scores."""
+    """A scorer that counts its scores, with seconds or errors for its calls in a script."""
 
     def __init__(self) -> None:
         super().__init__()

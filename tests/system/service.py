@@ -1,4 +1,4 @@
-"""Run the service, the scorer and the retriever as processes, with a client for each."""
+"""Run the service, the scorer, and the retriever as processes, with a client for each."""
 
 import os
 import shutil

@@ -95,7 +95,7 @@ def server_of(service: Service) -> _Server:
         tools=TOOLS,
         lifespan=lifespan,
         subscriptions=False,
-        log_level="WARNING",  # of all loggers without a handler
+        log_level="WARNING",  # for all loggers without a handler
     )
 
 

@@ -27,7 +27,7 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
-_PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
+_PARAMETER = re.compile(r"{(\w+)[^}]*}")  # a parameter in the path of a route
 log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # most bytes of a list of indexes
 

@@ -15,7 +15,7 @@ from boundarymorph.selection.pool import Trust
 Choice = Literal["none", Trust]  # none: make no calls
 CHOICES: tuple[Choice, ...] = ("none", *get_args(Trust))
 FEWEST = 5  # queries that have relevant and other documents
-RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # of the bootstrap; the interval is in percentiles
+RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # for the bootstrap; the interval is in percentiles
 
 
 def pairs_in_order(key: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:

@@ -43,7 +43,7 @@ CALLS = 3  # the first two may be wasted if the model changes during them
 SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
-OUTCOMES: dict[type[BaseException], str] = {  # of an attempt, in the metrics; any other error is "failed"
+OUTCOMES: dict[type[BaseException], str] = {  # outcomes of attempts in the metrics; any other error is "failed"
     ServerBusy: "overloaded",
     DeadlineExceeded: "timeout",
     TimedOut: "timeout",
@@ -57,11 +57,9 @@ class ModelChanged(Mismatch):
 
 
 class _Server(Peer):
-    """A server with its description.
+    """A server with its description, which must be fetched if it is None.
 
-    Attributes:
-        description: None if it must be fetched.
-        asked_at: The value of `opened` when it was fetched.
+    `asked_at` is the value of `opened` when it was fetched.
     """
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:

@@ -39,8 +39,8 @@ class Endpoint:
 def identify(description: Description, endpoint: Endpoint, address: str) -> Description:
     """Return the description with a name that identifies the model and how its results are read.
 
-    Caches use the name. Unless the server names a revision, or its model belongs to the hub or to a hosted service, the
-    operator's revision is appended or, without one, a hash of `address`, the base URL of the first server of the model.
+    Caches use the name. It has the operator's revision unless the server names one. If neither does, it has a hash of
+    `address`, the base URL of the model's first server, unless the model belongs to the hub or a hosted service.
     Raises MalformedAnswer if the server has another revision than the operator's.
     """
     if endpoint.activation not in (None, "none"):

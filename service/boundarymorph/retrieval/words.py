@@ -26,7 +26,7 @@ from boundarymorph.reading import compose
 WORDS_VERSION = 4  # version of the rules that make the words of an index
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
-MOST_TERMS = 64  # of a query
+MOST_TERMS = 64  # terms of a query
 MOST_CHARACTERS = 2**25  # characters of all texts of a pool; reading their words takes some eight times as many bytes
 _SPACE = ord(" ")
 _UNSPACED = (

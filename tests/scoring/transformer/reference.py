@@ -60,7 +60,7 @@ def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float
 def weighed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """Return (n,) probabilities of 1 against 0, with the prompt of mxbai-rerank-v2.
 
-    Query, document and task are tokenized separately.
+    Query, document, and task are tokenized separately.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder)

@@ -135,7 +135,7 @@ class SelectOptions(TypedDict, total=False):
         instruction: What counts as relevant, in words, for a scorer that takes an instruction.
         distinct: True for no two documents with the same text, or a field of the metadata for one document for each of
             its values; a `Distinct` says how many, and whether k counts documents or groups.
-        diversity: From 0 to 1, its weight against relevance.
+        diversity: The weight of diversity against relevance, from 0 to 1.
         boost: Rules that multiply relevance. Documents compete by the product, their `value`, which also orders them. A
             document of a pool may have a `weight` of its own.
         spend: If every document fits, `order` (the default) makes calls for the order, `set` makes none.
@@ -153,8 +153,8 @@ class SelectOptions(TypedDict, total=False):
         explain_depth: Include the belief about this many leading candidates only.
         deadline_ms: Milliseconds for the whole call, retries included; the client's `timeout` by default.
         reuse: Whether scores of earlier requests replace calls.
-        on_failure: `error` to raise an error if the answer would not be complete, or `degrade` to return the best set
-            by the evidence so far when the scorer fails, the deadline passes or the service is overloaded.
+        on_failure: What happens when the scorer fails, the deadline passes or the service is overloaded. `error` raises
+            an error, and `degrade` returns the best set by the evidence so far.
     """
 
     index: str
@@ -250,8 +250,8 @@ class Usage(Answer):
     Attributes:
         trips: Requests to the scorer.
         language_model: The tokens of a language model that gave scores.
-        expected_gain: By the number of further calls, the gain that they are expected to bring, as a share of the best
-            set's relevance.
+        expected_gain: The gain that further calls are expected to bring, by their number, as a share of the best set's
+            relevance.
     """
 
     budget: int

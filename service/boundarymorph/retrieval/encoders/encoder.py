@@ -28,8 +28,8 @@ ENCODER = ModelRole(
     metrics=metrics.encoder_batches,
 )
 QUERY_PATIENCE = 0.0  # seconds: a caller waits for a query, while documents are encoded in bulk
-SLICE_TOKENS = 8192  # of one call's documents queued together, or two batches' worth
-SLICES = 2  # of one call at a time, so that one is tokenized while another is encoded
+SLICE_TOKENS = 8192  # tokens of a slice of a call's documents, or of two batches if they have more
+SLICES = 2  # queued slices of a call, so that one is tokenized while another is encoded
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 

@@ -31,7 +31,7 @@ class FoundRows(NamedTuple):
     Attributes:
         ids: None for a row without an id; several rows may share one.
         vectors: (n, d) of any length, if requested.
-        documents: By id, of the first row with it, if requested.
+        documents: The document of the first row with each id, if requested.
         warnings: Warnings for the answer.
         exact: Whether all vectors were compared; None if unknown.
     """
@@ -199,9 +199,7 @@ def is_uuid(id: str) -> bool:
 class Payload:
     """The place of text, title, and metadata in the columns of a table, or in a JSON object.
 
-    Attributes:
-        texts: The columns of text and title.
-        whole: The column with all metadata; None if each of their fields is a column.
+    All metadata are in the column `whole`; it is None if each of their fields is a column.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ class Quality:
 
     Attributes:
         ce_ncg: Against the scorer's answers.
-        ncg: By human labels, every relevant document counting 1, against the best k of the pool, as in the
-            paper (eq. ncg).
+        ncg: The gain by human labels, every relevant document counting 1, against the best k of the pool, as in
+            the paper (eq. ncg).
         ncg_graded: As `ncg`, with grades as gains.
         ncg_collection: As `ncg`, but against `min(k, relevant documents of the collection)`, so that documents that
             retrieval missed count; NaN if a table counts other relevant documents than its pool has.

@@ -60,7 +60,7 @@ class Verdict:
         table: The name of the collection.
         budget: The calls for a question.
         k: The size of the sets.
-        values: By method, (Q, 3) nCG, nDCG@10 and the share of judged documents in the set, in percent. NaN for nCG if
+        values: (Q, 3) nCG, nDCG@10 and the share of judged documents in the set, in percent, by method. NaN for nCG if
             a question has no relevant document.
         unjudged: Pairs in the sets without a judgement, with query, document, and text, if the texts are available.
     """

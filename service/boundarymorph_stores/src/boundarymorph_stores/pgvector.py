@@ -71,7 +71,7 @@ class PgvectorStore(Store):
 
     name = "pgvector"
     kinds = ("flat", "hnsw")
-    dimensions = range(1, 16_001)  # of halfvec
+    dimensions = range(1, 16_001)  # the limit of halfvec
 
     def __init__(self, url: str, *, timeout: float = 10.0, connections: int = 16) -> None:
         """Prepare connections; it does not connect yet.
