@@ -242,6 +242,22 @@ async def test_passage_counts_its_own_tokens_unless_the_document_has_a_count(
     assert body["pool_size"] == 6
 
 
+@pytest.mark.parametrize(
+    "known", [{"known_scores": {"long": 0.25}}, {"pool": [{"cross_encoder_score": 0.25}, {}]}], ids=["by id", "in pool"]
+)
+async def test_known_score_of_a_long_document_stands_for_all_of_it(
+    client: httpx.AsyncClient, known: dict[str, Any]
+) -> None:
+    text = " ".join(f"word{number}" for number in range(500))
+    pool: list[dict[str, Any]] = [{"id": "long", "text": text}, {"id": "other", "text": text}]
+    pool = [document | more for document, more in zip(pool, known.get("pool", [{}, {}]), strict=True)]
+    fields = {"relevance": "scorer", "calibration": False, "passages": True, "budget": 9, "k": 2}
+    body = await select(client, **known | fields | {"pool": pool})
+    (long,) = [document for document in body["documents"] if document["id"] == "long"]
+    assert (long["relevance"], long["source"], long["passage"]) == (0.25, "cross_encoder", None)
+    assert body["usage"]["cross_encoder_calls"] == body["pool_size"] - 1 > 1, "passages of the other document"
+
+
 class TestStreaming:
     REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Literal
 
 import numpy as np
@@ -301,11 +301,21 @@ def source_of(request: SelectRequest, query: str, settings: Settings, window: in
         words=(request.method or settings.method) in methods.BY_WORDS,
         vectors=request.vectors or settings.vectors,
         ranked=request.ranked,
-        cut=cut_of(documents, query, window, limits, asked=bool(request.passages)) if request.makes_passages else None,
+        cut=cut_of(documents, query, window, limits, asked=bool(request.passages), known=_known(request))
+        if request.makes_passages
+        else None,
     )
 
 
-def cut_of(documents: Sequence[Document], query: str, window: int | None, limits: Limits, *, asked: bool) -> Cut | None:
+def cut_of(
+    documents: Sequence[Document],
+    query: str,
+    window: int | None,
+    limits: Limits,
+    *,
+    asked: bool,
+    known: Container[str] = (),
+) -> Cut | None:
     """Return how long documents become passages, or None if all stay whole.
 
     Args:
@@ -314,12 +324,15 @@ def cut_of(documents: Sequence[Document], query: str, window: int | None, limits
         window: The tokens that the scorer reads, or None if it does not say.
         limits: The most passages.
         asked: Whether the request asks for passages. An unknown window then has USUAL_WINDOW tokens.
+        known: The ids of documents whose scores came with the request, and which stay whole.
     """
     if window is None and asked:
         window = USUAL_WINDOW
     if window is None:
         return None
-    return Cut.plan(documents, query, window, per_document=limits.document_passages, in_all=limits.passages)
+    return Cut.plan(
+        documents, query, window, per_document=limits.document_passages, in_all=limits.passages, known=known
+    )
 
 
 def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,12 +42,23 @@ class Cut:
 
     @classmethod
     def plan(
-        cls, documents: Sequence[Document], query: str, window: int, *, per_document: int, in_all: int
+        cls,
+        documents: Sequence[Document],
+        query: str,
+        window: int,
+        *,
+        per_document: int,
+        in_all: int,
+        known: Container[str] = (),
     ) -> Cut | None:
-        """Return how documents become passages; None if all fit into the scorer's window of tokens."""
+        """Return how documents become passages; None if all fit into the scorer's window of tokens.
+
+        Documents with these `known` ids stay whole, as their scores are known.
+        """
         tokens = window - SPECIAL_TOKENS - len(query.encode(errors="replace")) // BYTES_PER_TOKEN
         room = BYTES_PER_TOKEN * max(LEAST_ROOM, tokens)
-        long = {place for place, document in enumerate(documents) if is_long(document, room)}
+        unknown = ((place, document) for place, document in enumerate(documents) if document.id not in known)
+        long = {place for place, document in unknown if is_long(document, room)}
         return cls(long, room, per_document, in_all) if long else None
 
 
