@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Counted(Scores):
+class ScoresWithHits(Scores):
     """The scores of a call, and how many of them were cached."""
 
     cached: int = 0
@@ -94,7 +94,7 @@ class GatedEncoder(SeededEncoder):
         return embeddings
 
 
-class Alone(CachingScorer):
+class StandaloneScorer(CachingScorer):
     """A caching scorer as a `Scorer`, which makes a task for each call."""
 
     name = "known"
@@ -112,11 +112,11 @@ class Alone(CachingScorer):
         deadline: float | None = None,
         instruction: str | None = None,
         documents: Sequence[str] | None = None,
-    ) -> Counted:
+    ) -> ScoresWithHits:
         task = self.task_scores(query)
         values = await task.score(texts, documents=documents, deadline=deadline)
         assert task.calls + task.cached == len(texts)
-        return Counted(values, task.truncated, cached=task.cached)
+        return ScoresWithHits(values, task.truncated, cached=task.cached)
 
 
 class SlowScoreCache(MemoryScoreCache):
@@ -131,14 +131,14 @@ class SlowScoreCache(MemoryScoreCache):
         await super().write(model, query, scores)
 
 
-async def turns(count: int = 20) -> None:
+async def let_others_run(count: int = 20) -> None:
     """Let the other tasks of the event loop run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def begun(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+async def start_call(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
     """Start a call, and let it proceed until it waits."""
     task = asyncio.create_task(call)
-    await turns()
+    await let_others_run()
     return task

@@ -119,7 +119,7 @@ async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) ->
 
 
 @asynccontextmanager
-async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
+async def fixed_answer_server(answer: bytes, after: float = 0) -> AsyncIterator[str]:
     """Yield the URL of a server that sends one answer to every command.
 
     It waits for some seconds before each answer, except to SETINFO.

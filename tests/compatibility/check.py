@@ -96,7 +96,7 @@ Kinds = type[BaseException] | Sequence[type[BaseException]]
 SAID = "50 documents: 51", "key", "no scorer", "deadline"
 
 
-def row(
+def check_client(
     package: str,
     endpoint: str,
     asked: Callable[[Call], list[tuple[int, float]]],
@@ -119,8 +119,8 @@ def row(
     @check(package, endpoint, what + "order")
     def ranks(servers: Servers) -> None:
         expected = ranking(servers)
-        same(asked(calling(servers)), expected)
-        same(asked(calling(servers, top=3)), expected[:3])
+        check_same(asked(calling(servers)), expected)
+        check_same(asked(calling(servers, top=3)), expected[:3])
 
     @check(package, endpoint, what + "budget")
     def saves(servers: Servers) -> None:
@@ -143,7 +143,7 @@ def row(
             calling(servers, servers.late),
         )
         for call, kind, part in zip(calls, expected, said, strict=True):
-            raised(kind, lambda call=call: asked(call), part)  # type: ignore[misc]
+            check_raises(kind, lambda call=call: asked(call), part)  # type: ignore[misc]
 
 
 def sigmoids(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -161,7 +161,7 @@ def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any)
     return [(result["index"], result["relevance_score"]) for result in results]
 
 
-def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
+def check_same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
     """Check that the documents, their order, and their scores are equal."""
     given = list(found)
     assert [index for index, _ in given] == [index for index, _ in expected], (given, expected)
@@ -169,7 +169,9 @@ def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) 
         assert abs(score - wanted) <= TOLERANCE, (given, expected)
 
 
-def raised(kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *said: str) -> Any:
+def check_raises(
+    kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *said: str
+) -> Any:
     """Return the exception of this kind that a call raises, after checking its message."""
     try:
         answer = call()

@@ -21,11 +21,11 @@ from tests.compatibility.check import (
     Servers,
     calling,
     check,
+    check_client,
+    check_raises,
+    check_same,
     main,
-    raised,
     ranking,
-    row,
-    same,
     sigmoids,
 )
 
@@ -74,10 +74,10 @@ def cohere() -> None:
 
     def refusals(path: str, servers: Servers) -> None:
         for fields, said in (({"documents": []}, "is empty"), ({"query": 5}, "string"), ({"top_n": "three"}, "top_n")):
-            raised(cohere.BadRequestError, partial(asked, path, calling(servers), **fields), said)
+            check_raises(cohere.BadRequestError, partial(asked, path, calling(servers), **fields), said)
 
     for path in ("/v1/rerank", "/v2/rerank"):
-        row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
+        check_client("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
         check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
         check("cohere", f"POST {path}", "`budget` as an additional field")(partial(budget, path))
         check("cohere", f"POST {path}", "the best passage of a book of 300 pages")(partial(passages, path))
@@ -88,7 +88,7 @@ def cohere() -> None:
         documents = [{"title": document, "text": "nothing"} for document in DOCUMENTS]
         call = calling(servers, documents=documents)
         answer = asked("/v1/rerank", call, rank_fields=["title"], return_documents=True)
-        same(results_of(answer), ranking(servers))
+        check_same(results_of(answer), ranking(servers))
         assert [each.document.title for each in answer.results] == [DOCUMENTS[each.index] for each in answer.results]
 
     @check("cohere", "POST /v1/rerank", "`boost` as an additional field")
@@ -105,14 +105,14 @@ def cohere() -> None:
     def shortened(servers: Servers) -> None:
         fields = {"max_tokens_per_doc": 5, "relevant_spans": {"mode": "enabled"}}
         answer = asked("/v2/rerank", calling(servers), **fields)
-        same(results_of(answer), ranking(servers, [document[:20] for document in DOCUMENTS]))
+        check_same(results_of(answer), ranking(servers, [document[:20] for document in DOCUMENTS]))
         assert any("relevant_spans" in warning for warning in answer.meta.warnings)
 
         async def call() -> Any:
             async with cohere.AsyncClientV2(servers.key, base_url=servers.whole) as client:
                 return await client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
 
-        same(results_of(asyncio.run(call())), ranking(servers))
+        check_same(results_of(asyncio.run(call())), ranking(servers))
 
 
 def langchain() -> None:
@@ -136,24 +136,24 @@ def langchain() -> None:
         return pairs if kind == "cohere" else sigmoids(pairs)
 
     kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
-    row("langchain-cohere", "POST /v2/rerank", partial(asked, "cohere"), kinds)
+    check_client("langchain-cohere", "POST /v2/rerank", partial(asked, "cohere"), kinds)
     nvidia = "langchain-nvidia-ai-endpoints"
     said = ("422", "401", "503", "504")
-    row(nvidia, "POST /v1/ranking", partial(asked, "nvidia", max_batch_size=60), Exception, said)
+    check_client(nvidia, "POST /v1/ranking", partial(asked, "nvidia", max_batch_size=60), Exception, said)
 
     @check("langchain-cohere", "POST /v2/rerank", "acompress_documents; rerank with max_tokens_per_doc")
     def more_of_cohere(servers: Servers) -> None:
-        same(asked("cohere", calling(servers), later=True), ranking(servers))
+        check_same(asked("cohere", calling(servers), later=True), ranking(servers))
         answer = component("cohere", calling(servers)).rerank(DOCUMENTS, QUERY, max_tokens_per_doc=5)
         shortened = ranking(servers, [document[:20] for document in DOCUMENTS])
-        same([(result["index"], result["relevance_score"]) for result in answer], shortened)
+        check_same([(result["index"], result["relevance_score"]) for result in answer], shortened)
 
     @check(nvidia, "POST /v1/ranking", "in batches; async; texts that are too long")
     def more_of_nvidia(servers: Servers) -> None:
-        same(asked("nvidia", calling(servers), max_batch_size=4), ranking(servers))
-        same(asked("nvidia", calling(servers), later=True), ranking(servers))
+        check_same(asked("nvidia", calling(servers), max_batch_size=4), ranking(servers))
+        check_same(asked("nvidia", calling(servers), later=True), ranking(servers))
         long = calling(servers, documents=["coral " * 2_000])
-        raised(Exception, lambda: asked("nvidia", long, truncate="NONE"), "422", "longer than")
+        check_raises(Exception, lambda: asked("nvidia", long, truncate="NONE"), "422", "longer than")
 
 
 def llamaindex() -> None:
@@ -181,10 +181,10 @@ def llamaindex() -> None:
 
     package = "llama-index-postprocessor-{}-rerank".format
     kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
-    row(package("cohere"), "POST /v2/rerank", partial(asked, "cohere"), kinds)
-    row(package("jinaai"), "POST /v1/rerank", partial(asked, "jina"), RuntimeError)
+    check_client(package("cohere"), "POST /v2/rerank", partial(asked, "cohere"), kinds)
+    check_client(package("jinaai"), "POST /v1/rerank", partial(asked, "jina"), RuntimeError)
     # This client ignores the status: it reads the error's body as scores, and finds too few.
-    row(package("tei"), "POST /rerank", partial(asked, "tei"), AssertionError, ("",) * 4)
+    check_client(package("tei"), "POST /rerank", partial(asked, "tei"), AssertionError, ("",) * 4)
 
 
 def haystack() -> None:
@@ -216,10 +216,10 @@ def haystack() -> None:
         return sigmoids(pairs) if kind == "nvidia" else pairs
 
     kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
-    row("cohere-haystack", "POST /v2/rerank", partial(asked, "cohere"), kinds)
-    row("jina-haystack", "POST /v1/rerank", partial(asked, "jina"), RuntimeError)
+    check_client("cohere-haystack", "POST /v2/rerank", partial(asked, "cohere"), kinds)
+    check_client("jina-haystack", "POST /v1/rerank", partial(asked, "jina"), RuntimeError)
     said = ("unprocessable", "unauthorized", "no scorer", "deadline")
-    row("nvidia-haystack", "POST /v1/ranking", partial(asked, "nvidia"), ValueError, said)
+    check_client("nvidia-haystack", "POST /v1/ranking", partial(asked, "nvidia"), ValueError, said)
 
     @check("jina-haystack", "POST /v1/rerank", "model and usage; score_threshold")
     def threshold(servers: Servers) -> None:
@@ -261,16 +261,16 @@ def litellm() -> None:
         return sigmoids(pairs) if "nim" in provider else pairs
 
     for provider, (_, path) in providers.items():
-        row("litellm", f"POST {path}", partial(asked, provider), Exception, what=f"{provider}/: ")
+        check_client("litellm", f"POST {path}", partial(asked, provider), Exception, what=f"{provider}/: ")
 
     @check("litellm", "POST /v2/rerank", "cohere/ with max_tokens_per_doc; exceptions by status; its accounting")
     def more(servers: Servers) -> None:
         answer = answered("cohere", calling(servers), max_tokens_per_doc=5)
         shortened = ranking(servers, [document[:20] for document in DOCUMENTS])
-        same([(result["index"], result["relevance_score"]) for result in answer.results], shortened)
+        check_same([(result["index"], result["relevance_score"]) for result in answer.results], shortened)
         many, wrong = calling(servers, documents=TOO_MANY), calling(servers, key="wrong")
-        raised(exceptions.BadRequestError, lambda: asked("cohere", many), "50 documents")
-        raised(exceptions.AuthenticationError, lambda: asked("cohere", wrong))
+        check_raises(exceptions.BadRequestError, lambda: asked("cohere", many), "50 documents")
+        check_raises(exceptions.AuthenticationError, lambda: asked("cohere", wrong))
         for provider, price in (("cohere", "input_cost_per_query"), ("voyage", "input_cost_per_token")):
             model = f"{provider}/any"
             litellm.register_model({model: {"mode": "rerank", "litellm_provider": provider, price: 1e-6}})
@@ -292,14 +292,16 @@ def infinity() -> None:
             return rerank.sync(client=client, body=body)
 
     said = ("50 documents: 51", "401", "no scorer", "deadline")
-    row("infinity-client", "POST /infinity/rerank", lambda call: results_of(answered(call)), UnexpectedStatus, said)
+    check_client(
+        "infinity-client", "POST /infinity/rerank", lambda call: results_of(answered(call)), UnexpectedStatus, said
+    )
 
     @check("infinity-client", "POST /infinity/rerank", "raw_scores; documents as strings; model and usage")
     def more(servers: Servers) -> None:
         answer = answered(calling(servers, top=3), raw_scores=True, return_documents=True)
         assert answer.usage.total_tokens > 0 and answer.model and answer.id
         assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)[:3]]
-        same(sigmoids(results_of(answer)), ranking(servers)[:3])
+        check_same(sigmoids(results_of(answer)), ranking(servers)[:3])
 
 
 def voyage() -> None:
@@ -317,23 +319,23 @@ def voyage() -> None:
         error.ServiceUnavailableError,
     )  # fmt: skip
     said = ("50 documents: 51", "", "", "")
-    row("voyageai", "POST /voyage/v1/rerank", lambda call: results_of(answered(call)), kinds, said)
+    check_client("voyageai", "POST /voyage/v1/rerank", lambda call: results_of(answered(call)), kinds, said)
 
     @check("voyageai", "POST /voyage/v1/rerank", "tokens; a policy as the model; texts that are too long; async")
     def more(servers: Servers) -> None:
         answer = answered(calling(servers))
         assert answer.total_tokens > 0
         assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)]
-        same(results_of(answered(calling(servers), model="default@0.5")), ranking(servers, budget=5))
+        check_same(results_of(answered(calling(servers), model="default@0.5")), ranking(servers, budget=5))
         long = calling(servers, documents=["coral " * 2_000])
-        raised(error.InvalidRequestError, lambda: answered(long, truncation=False), "longer")
+        check_raises(error.InvalidRequestError, lambda: answered(long, truncation=False), "longer")
         assert len(answered(long).results) == 1
 
         async def call() -> Any:
             client = voyageai.AsyncClient(api_key=servers.key, base_url=f"{servers.whole}/voyage/v1")
             return await client.rerank(query=QUERY, documents=DOCUMENTS, model="rerank-2.5", top_k=3)
 
-        same(results_of(asyncio.run(call())), ranking(servers)[:3])
+        check_same(results_of(asyncio.run(call())), ranking(servers)[:3])
 
 
 def mixedbread() -> None:
@@ -351,7 +353,7 @@ def mixedbread() -> None:
     server_error = mixedbread.InternalServerError
     kinds = (mixedbread.BadRequestError, mixedbread.AuthenticationError, server_error, server_error)
     said = ("50 documents: 51", "", "no scorer", "deadline")
-    row("mixedbread", "POST /v1/reranking", lambda call: pairs(answered(call)), kinds, said)
+    check_client("mixedbread", "POST /v1/reranking", lambda call: pairs(answered(call)), kinds, said)
 
     @check("mixedbread", "POST /v1/reranking", "return_input; objects with rank_fields; usage")
     def more(servers: Servers) -> None:
@@ -359,7 +361,7 @@ def mixedbread() -> None:
         assert answer.usage.total_tokens > 0 and answer.model and answer.top_k == len(DOCUMENTS)
         assert [each.input for each in answer.data] == [DOCUMENTS[each.index] for each in answer.data]
         objects = [{"id": number, "body": document} for number, document in enumerate(DOCUMENTS)]
-        same(pairs(answered(calling(servers, documents=objects), rank_fields=["body"])), ranking(servers))
+        check_same(pairs(answered(calling(servers, documents=objects), rank_fields=["body"])), ranking(servers))
 
 
 def aliyun() -> None:
@@ -381,13 +383,13 @@ def aliyun() -> None:
         assert all(each["document"]["text"] == call.documents[each.index] for each in answer.output.results)
         return [(each.index, each.relevance_score) for each in answer.output.results]
 
-    row("dashscope", f"POST {path}", asked, RuntimeError)
+    check_client("dashscope", f"POST {path}", asked, RuntimeError)
 
     def of_lightrag(call: Call) -> list[tuple[int, float]]:
         results = asyncio.run(ali_rerank(QUERY, call.documents, call.top, call.key, base_url=f"{call.url}{path}"))
         return [(result["index"], result["relevance_score"]) for result in results]
 
-    row("lightrag-hku", f"POST {path}", of_lightrag, None)
+    check_client("lightrag-hku", f"POST {path}", of_lightrag, None)
 
 
 def dify() -> None:
@@ -406,13 +408,13 @@ def dify() -> None:
             (_, most), (_, least) = pairs[0], pairs[-1]
             return [(index, (score - least) / (most - least)) for index, score in pairs]
 
-        same(asked(calling(servers)), stretched(ranking(servers)))
-        same(asked(calling(servers), top_n=3), stretched(ranking(servers)[:3]))
+        check_same(asked(calling(servers)), stretched(ranking(servers)))
+        check_same(asked(calling(servers), top_n=3), stretched(ranking(servers)[:3]))
         documents = [f"{document} (dify)" for document in DOCUMENTS]
         thrifty = calling(servers, f"{servers.whole}/p/default@0.2", documents=documents)
-        same(asked(thrifty), stretched(ranking(servers, thrifty.documents, budget=0.2)))
+        check_same(asked(thrifty), stretched(ranking(servers, thrifty.documents, budget=0.2)))
         for call, status in ((calling(servers, documents=TOO_MANY), "400"), (calling(servers, servers.away), "503")):
-            raised(InvokeServerUnavailableError, lambda call=call: asked(call), status)
+            check_raises(InvokeServerUnavailableError, lambda call=call: asked(call), status)
 
 
 def applications() -> None:
@@ -447,10 +449,12 @@ def applications() -> None:
 
     errors = requests.HTTPError
     every = ("400", "401", "503", "504")
-    row("requests", "POST /v1/rerank", partial(documents, "/v1/rerank"), errors, every, "Open WebUI and Dify: ")
-    row("requests", "POST /rerank", partial(documents, "/rerank"), errors, every, "Dify and RAGFlow: ")
-    row("requests", "POST /rerank", texts, errors, ("422", "401", "503", "424"), "Dify as TEI: ")
-    row("requests", "POST /reranking", passages, errors, ("422", "401", "503", "504"), "RAGFlow as NVIDIA: ")
+    check_client(
+        "requests", "POST /v1/rerank", partial(documents, "/v1/rerank"), errors, every, "Open WebUI and Dify: "
+    )
+    check_client("requests", "POST /rerank", partial(documents, "/rerank"), errors, every, "Dify and RAGFlow: ")
+    check_client("requests", "POST /rerank", texts, errors, ("422", "401", "503", "424"), "Dify as TEI: ")
+    check_client("requests", "POST /reranking", passages, errors, ("422", "401", "503", "504"), "RAGFlow as NVIDIA: ")
 
     @check("requests", "GET /info, POST /v1/rerank", "Dify: a reranker, as TEI; RAGFlow: booleans as strings")
     def more(servers: Servers) -> None:
@@ -459,7 +463,7 @@ def applications() -> None:
         assert list(info["model_type"]) == ["reranker"]
         assert info["max_input_length"] == 512 and info["max_client_batch_size"] == 50
         lax = {"return_documents": "true", "return_len": "true"}
-        same(documents("/v1/rerank", calling(servers), **lax), ranking(servers))
+        check_same(documents("/v1/rerank", calling(servers), **lax), ranking(servers))
 
 
 if __name__ == "__main__":

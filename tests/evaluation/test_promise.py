@@ -22,7 +22,7 @@ audits = st.lists(
 )
 
 
-def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
+def stopping_point(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
     """Return the checkpoint where a session stops.
 
     It is the first one whose believed loss is at most the threshold, or the last one.
@@ -38,7 +38,7 @@ def violations(given: list[Audit], threshold: float, loss: float, budget: int, a
     """Count the requests whose loss exceeds `loss`, with this threshold or a smaller one."""
     tried = [other for other in among if other <= threshold]
     return sum(
-        any((checkpoint := stopped(one, other, budget)) is None or checkpoint.real > loss for other in tried)
+        any((checkpoint := stopping_point(one, other, budget)) is None or checkpoint.real > loss for other in tried)
         for one in given
     )
 

@@ -9,7 +9,7 @@ import pytest
 from tests.caching.servers import RedisServer
 from tests.fakes.upstream import in_a_thread, well
 from tests.fakes.wires import Ours, Server
-from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost
+from tests.faults.scenario import Role, check_nothing_lost, completes, fill, gateway
 from tests.faults.table import Table
 from tests.patience import until
 from tests.ports import free_port
@@ -99,7 +99,7 @@ def front(_front: Role, indexes: Role, rogue: Server) -> Iterator[Service]:
     yield _front.service
     rogue.behaviour, rogue.script = well, []
     indexes.mend()
-    nothing_is_lost(_front.service)
+    check_nothing_lost(_front.service)
     assert "Traceback" not in _front.service.log
 
 
@@ -154,5 +154,5 @@ def deployment(_deployment: Deployment, indexes: Role) -> Iterator[Deployment]:
     until(lambda: completes(_deployment.gateway.service))
     yield _deployment
     _deployment.mend()
-    nothing_is_lost(_deployment.gateway.service)
+    check_nothing_lost(_deployment.gateway.service)
     assert "Traceback" not in _deployment.gateway.service.log

@@ -21,7 +21,7 @@ from tests.fakes.upstream import Request as HttpRequest
 MOST = 10_000
 
 
-def asked(url: str, method: str, path: str, body: Any = None) -> Any:
+def request_json(url: str, method: str, path: str, body: Any = None) -> Any:
     """Return the answer of a server."""
     lines = isinstance(body, list)
     content = "".join(json.dumps(each) + "\n" for each in body) if lines else None if body is None else json.dumps(body)
@@ -81,7 +81,7 @@ class Cluster(Upstream):
                     dimension = field["dims"]
                     field.clear()
                     field.update(type="knn_vector", dimension=dimension)
-        found = asked(self.behind, method, path, body)
+        found = request_json(self.behind, method, path, body)
         if place.endswith("_mapping"):
             for name, index in found.items():
                 index["mappings"] |= {"_meta": self.about[name]} if name in self.about else {}
@@ -102,9 +102,9 @@ class Cluster(Upstream):
         fields = body.get("fields", [])
         assert not (fields and self.opensearch)  # OpenSearch cannot do that
         kept = self.kept(place)
-        hits = asked(self.behind, "POST", place, {"query": inner, "size": MOST, "_source": body["_source"]})["hits"][
+        hits = request_json(self.behind, "POST", place, {"query": inner, "size": MOST, "_source": body["_source"]})[
             "hits"
-        ]
+        ]["hits"]
         for hit in hits:
             own = kept[hit["_id"]]
             if vector is not None:
@@ -149,9 +149,9 @@ class Cluster(Upstream):
     def kept(self, place: str) -> Mapping[str, Mapping[str, Any]]:
         """Return the stored vectors of an index by id and field."""
         if place not in self._kept:
-            (index,) = asked(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
+            (index,) = request_json(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
             names = [name for name, of in index["mappings"]["properties"].items() if of.get("type") == "knn_vector"]
-            hits = asked(self.behind, "POST", place, {"size": MOST})["hits"]["hits"]
+            hits = request_json(self.behind, "POST", place, {"size": MOST})["hits"]["hits"]
             rows = {hit["_id"]: hit["_source"] for hit in hits}
             self._kept[place] = {id: {name: np.array(row[name]) for name in names} for id, row in rows.items()}
         return self._kept[place]
@@ -174,7 +174,7 @@ def cluster(*, opensearch: bool) -> Iterator[Cluster]:
 
 def fill(url: str, name: str, properties: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Make an index in `osmem` with documents by id."""
-    asked(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
+    request_json(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
     lines = [line for id, row in rows.items() for line in ({"index": {"_index": name, "_id": id}}, row)]
     if lines:
-        assert not asked(url, "POST", "/_bulk?refresh=true", lines)["errors"]
+        assert not request_json(url, "POST", "/_bulk?refresh=true", lines)["errors"]

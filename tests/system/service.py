@@ -30,14 +30,14 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 }
 
 
-def copied(data: Path, folder: Path) -> Path:
+def copy_data(data: Path, folder: Path) -> Path:
     """Return a copy of a data directory in a new folder."""
     copy = Path(mkdtemp(dir=folder)) / "data"
     shutil.copytree(data, copy)
     return copy
 
 
-def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
+def repeatable_part(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an answer that a repeated request has too, cached or not."""
     usage = dict(answer["usage"])
     usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
@@ -188,7 +188,7 @@ def _process(
     arguments = [role, "--port", str(port), *options]
     with (
         log_file.open("ab") as log,
-        _started(arguments, log.fileno(), environment, log_file.parent, through) as process,
+        _start(arguments, log.fileno(), environment, log_file.parent, through) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
     ):
         running = Service(process, client, port, log_file)
@@ -200,7 +200,7 @@ def _process(
             process.kill()
 
 
-def _started(
+def _start(
     arguments: Sequence[str], output: int, environment: Mapping[str, str], directory: Path, through: Sequence[str]
 ) -> subprocess.Popen[bytes] | Forked:
     """Start a process, by forking unless something must come before its imports."""

@@ -78,7 +78,7 @@ class Key:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
     """Yield callers of one process, each with its own key."""
     folder = tmp_path_factory.mktemp("neighbours")
     made = [make_key(name, list(Scope)) for name in ("greedy", "modest")]
@@ -118,7 +118,7 @@ def seconds(ask: Callable[[Key], httpx.Response], key: Key) -> float:
     return time.monotonic() - begun
 
 
-def stays_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], take: Callable[[Key], Any]) -> None:
+def check_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], take: Callable[[Key], Any]) -> None:
     """Check that a small request takes at most twice its quiet time beside a busy key.
 
     Other tests may keep the machine busy. So the check that counts is that the request is answered although the busy
@@ -154,6 +154,6 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
     ],
 )
 def test_busy_key_leaves_other_keys_their_share(
-    whole: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
+    keys: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
-    stays_served(ask, whole, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
+    check_served(ask, keys, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
