@@ -91,7 +91,7 @@ class TestRedis:
             async with asyncio.timeout(PATIENCE):
                 assert await admitted(limits, "rag", 9) == [True, True] + [False] * 7
         finally:
-            server.go_on()
+            server.resume()
             server.kill()
         assert unshared() == before + 9
 

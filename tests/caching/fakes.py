@@ -40,7 +40,7 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
-    async def pass_by(self, deadline: float | None = None) -> None:
+    async def wait(self, deadline: float | None = None) -> None:
         seconds = None if deadline is None else deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -69,7 +69,7 @@ class GatedScorer(SeededScorer):
         self.deadlines.append(deadline)
         scores = await super().score(query, texts, deadline=deadline)
         failure = self.failures.pop(0) if self.failures else None
-        await self.gate.pass_by(deadline if self.punctual else None)
+        await self.gate.wait(deadline if self.punctual else None)
         if failure is not None:
             raise failure
         return scores
@@ -85,12 +85,12 @@ class GatedEncoder(SeededEncoder):
 
     async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
         self.queries.append(text)
-        await self.gate.pass_by()
+        await self.gate.wait()
         return await super().encode_query(text)
 
     async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         embeddings = await super().encode_documents(texts)
-        await self.gate.pass_by()
+        await self.gate.wait()
         return embeddings
 
 
@@ -127,7 +127,7 @@ class SlowScoreCache(MemoryScoreCache):
         self.gate = Gate()
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
-        await self.gate.pass_by()
+        await self.gate.wait()
         await super().write(model, query, scores)
 
 

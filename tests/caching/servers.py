@@ -55,11 +55,11 @@ class RedisServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Make the server run again after any failure."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)

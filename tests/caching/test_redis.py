@@ -196,7 +196,7 @@ async def test_link_never_gives_a_late_answer_to_another_request(own_server: Red
     async with bench_at(own_server.url, seconds=0.1) as bench:
         own_server.hang()
         await asyncio.gather(*(bench.scores.read(MODEL, query, TEXTS[:1]) for query in queries))
-        own_server.go_on()
+        own_server.resume()
         for number, query in enumerate(queries):
             bench.clock.now += 60
             assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, CachedScore(number / 20))

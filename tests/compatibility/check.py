@@ -93,15 +93,15 @@ def calling(servers: Servers, url: str | None = None, key: str | None = None, **
 
 
 Kinds = type[BaseException] | Sequence[type[BaseException]]
-SAID = "50 documents: 51", "key", "no scorer", "deadline"
+MESSAGES = "50 documents: 51", "key", "no scorer", "deadline"
 
 
 def check_client(
     package: str,
     endpoint: str,
-    asked: Callable[[Call], list[tuple[int, float]]],
+    rank: Callable[[Call], list[tuple[int, float]]],
     kinds: Kinds | None,
-    said: Sequence[str] = SAID,
+    messages: Sequence[str] = MESSAGES,
     what: str = "",
 ) -> None:
     """Register the checks of every client: all documents, the first three, a budget, errors.
@@ -109,23 +109,23 @@ def check_client(
     Args:
         package: The package of the client.
         endpoint: Its route.
-        asked: Returns the index and the score of each document, best first.
+        rank: Returns the index and the score of each document, best first.
         kinds: Its errors for too many documents, a wrong key, an unavailable scorer and a late one. One type stands for
             all four; None means that it raises none.
-        said: The messages of these errors.
+        messages: The messages of these errors.
         what: Distinguishes several clients of a package.
     """
 
     @check(package, endpoint, what + "order")
     def ranks(servers: Servers) -> None:
         expected = ranking(servers)
-        check_same(asked(calling(servers)), expected)
-        check_same(asked(calling(servers, top=3)), expected[:3])
+        check_same(rank(calling(servers)), expected)
+        check_same(rank(calling(servers, top=3)), expected[:3])
 
     @check(package, endpoint, what + "budget")
     def saves(servers: Servers) -> None:
         new = [f"{document} ({package} {endpoint} {what})" for document in DOCUMENTS]  # their scores are not cached yet
-        found = asked(calling(servers, f"{servers.whole}/p/default@0.2", documents=new))
+        found = rank(calling(servers, f"{servers.whole}/p/default@0.2", documents=new))
         exact = dict(ranking(servers, new))
         assert sorted(index for index, _ in found) == list(range(len(new))), found
         assert sum(abs(score - exact[index]) <= TOLERANCE for index, score in found) == 2, (found, exact)
@@ -142,8 +142,8 @@ def check_client(
             calling(servers, servers.away),
             calling(servers, servers.late),
         )
-        for call, kind, part in zip(calls, expected, said, strict=True):
-            check_raises(kind, lambda call=call: asked(call), part)  # type: ignore[misc]
+        for call, kind, part in zip(calls, expected, messages, strict=True):
+            check_raises(kind, lambda call=call: rank(call), part)  # type: ignore[misc]
 
 
 def sigmoids(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -170,14 +170,14 @@ def check_same(found: Iterable[tuple[int, float]], expected: list[tuple[int, flo
 
 
 def check_raises(
-    kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *said: str
+    kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *messages: str
 ) -> Any:
     """Return the exception of this kind that a call raises, after checking its message."""
     try:
         answer = call()
     except kind as error:
         message = f"{error} {getattr(error, 'body', '')} {getattr(error, 'message', '')}"
-        assert all(part in message for part in said), f"{said} is not said: {message}"
+        assert all(part in message for part in messages), f"the message lacks {messages}: {message}"
         return error
     raise AssertionError(f"nothing was raised; the answer is {answer!r}")
 

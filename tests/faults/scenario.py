@@ -51,12 +51,12 @@ class Role:
         """Stop the process: connections stay open, and nothing is answered."""
         self.service.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.service.process.send_signal(signal.SIGCONT)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Make the process run again after any failure."""
-        self.go_on()
+        self.resume()
         if self.service.process.poll() is not None:
             self.start()
 

@@ -62,7 +62,7 @@ def test_start_on_a_full_or_read_only_disk_serves_reads(
     copied = f"cp -a {disk} {disk}.kept && mount -t tmpfs -o size=4m tmpfs {disk} && cp -a {disk}.kept/* {disk}"
     filled = f"{copied} && (head -c 4m /dev/zero > {disk}/ballast || true)"
     with (
-        retriever(disk, through=mount_first(filled if fault == "full" else read_only(disk))) as indexes,
+        retriever(disk, wrapper=mount_first(filled if fault == "full" else read_only(disk))) as indexes,
         service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
     ):
         assert names(gateway) == ["tales"]
@@ -91,7 +91,7 @@ def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table)
         memory.unlink()
     (log,) = disk.rglob("*-wal")
     assert log.stat().st_size
-    with retriever(disk, through=mount_first(read_only(disk)), ready=False) as indexes:
+    with retriever(disk, wrapper=mount_first(read_only(disk)), ready=False) as indexes:
         indexes.await_answer("/livez")
         until(lambda: log.name in indexes.log)
         refused = indexes.client.get("/readyz")
@@ -133,7 +133,7 @@ def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, r
     small = mount_first(mount)
     acknowledged: set[str] = set()
     with (
-        retriever(disk, through=small) as indexes,
+        retriever(disk, wrapper=small) as indexes,
         service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
     ):
         assert gateway.client.put("/indexes/tales", json={"dimension": 2}).status_code == 201

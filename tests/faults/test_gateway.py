@@ -141,7 +141,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
 def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: StartGateway, table: Table) -> None:
     """The heads have no key, and their connections exceed the limit of the process."""
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
-    with another_gateway(through=few) as gateway, ExitStack() as held:
+    with another_gateway(wrapper=few) as gateway, ExitStack() as held:
         for _ in range(300):
             connection = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE))
             with suppress(OSError):  # the gateway may have closed it already

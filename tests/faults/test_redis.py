@@ -34,7 +34,7 @@ def test_redis_killed_or_hanging_leaves_answers_unchanged(deployment: Deployment
             assert (calls_and_hits(body), ids(body)) == ((BUDGET, 0), expected)
     finally:
         watch = Stopwatch()
-        deployment.redis.mend()
+        deployment.redis.repair()
     recovery = watch.until(lambda: is_cached(gateway, query))
     table.add(f"Redis {fault}", f"{outcome(response)}; scores are computed again", recovery)
 
@@ -52,7 +52,7 @@ def test_redis_killed_under_load_fails_no_request(deployment: Deployment, table:
         until(lambda: seen.is_normal(0.0, is_free))
         deployment.redis.kill()
         killed = time.monotonic()
-        until(lambda: seen.goes_on(killed))
+        until(lambda: seen.has_answers_since(killed))
         deployment.redis.start()
         restarted = time.monotonic()
         until(lambda: seen.is_normal(restarted, is_free))

@@ -70,7 +70,7 @@ def test_one_of_two_retrievers_lost_fails_no_request(
         until(noticed)
         response = ask(gateway, query, on_failure="error", reuse=False)
         watch = Stopwatch()
-        second.mend() if fault == "hangs" else second.start()
+        second.repair() if fault == "hangs" else second.start()
         recovery = watch.until(lambda: completes(gateway) and gateway.metric(works) == 1)
         second.kill()
     table.add(f"one of two retrievers {fault}", f"{outcome(response)}{saw}", recovery)
@@ -100,7 +100,7 @@ def test_retriever_that_hangs_gives_504_at_the_deadline(front: Service, indexes:
         refused = ask(front, deadline_ms=500)
         assert refused.status_code == 504
     finally:
-        indexes.go_on()
+        indexes.resume()
     recovery = Stopwatch().until(lambda: completes(front))
     assert len(check_answer(ask(front))["documents"]) == K
     table.add("retriever hangs", f"{outcome(refused)} at the deadline", recovery)

@@ -70,7 +70,7 @@ def test_one_of_two_scorers_hanging_costs_no_answer(deployment: Deployment, tabl
             response = ask(deployment.gateway.service)
             assert calls_and_hits(check_answer(response)) == (BUDGET, 0)
     finally:
-        deployment.second.go_on()
+        deployment.second.resume()
     before = deployment.second.service.metric(SERVED)
     recovery = Stopwatch().until(
         lambda: completes(deployment.gateway.service) and deployment.second.service.metric(SERVED) > before

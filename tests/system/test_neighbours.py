@@ -61,7 +61,7 @@ class Key:
     def answered(self) -> list[socket.socket]:
         return select.select(self.held, [], [], 0)[0]
 
-    def takes(self, gets: int, begin: Callable[[], None]) -> None:
+    def take_share(self, gets: int, begin: Callable[[], None]) -> None:
         """Begin three requests more than the share allows, and wait for their refusal."""
         for _ in range(gets + 3):
             begin()
@@ -156,4 +156,4 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
 def test_busy_key_leaves_other_keys_their_share(
     keys: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
-    check_served(ask, keys, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
+    check_served(ask, keys, lambda greedy: greedy.take_share(gets, lambda: greedy.begin(*begun)))
