@@ -2,7 +2,8 @@
 
 The map is fitted to the rankings of whole pools and of their first 100 documents, without and with calls. A document
 counts by one over its rank, so that short and long sets count alike. Its expected calibration error is that of the sets
-of 10 after 10, 25 and 50 calls, over ten bins of equal mass, in a table that was left out.
+of 10 after 10, 25 and 50 calls, over ten bins of equal mass, in a table that was left out. Beside it are maps fitted to
+the table itself: to all of its rankings, or to those of ten of its questions, where the error is that of the others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from load_tests.sessions import only, played
 Row = dict[str, Any]
 CALLS, K, FIRST, ROUNDS = (0, 10, 25, 50), 10, 100, 3
 CLIP, BINS, DRAWN = 1e-7, 10, 30  # documents of a ranking
+JUDGED, DRAWS = 10, 20  # questions of a table that are judged, at most half of them, and random draws of them
 
 
 def documents(question: Question, number: int) -> Iterator[Row]:
@@ -61,6 +63,22 @@ def fitted(frame: pd.DataFrame) -> ProbabilityMap:
     return ProbabilityMap(*fit(log_odds(rankings["relevance"].to_numpy(), CLIP), rankings["relevant"].to_numpy()), CLIP)
 
 
+def error_after_judging(own: pd.DataFrame, sets: pd.DataFrame) -> float:
+    """Return the mean error of maps of a few questions, in the sets of the others.
+
+    Args:
+        own: The rows of a table.
+        sets: The rows of its sets.
+    """
+    rng, questions = np.random.default_rng(0), own["query"].unique()
+    count, errors = min(JUDGED, len(questions) // 2), list[float]()
+    for _ in range(DRAWS):
+        judged = rng.permutation(questions)[:count]
+        learned, others = fitted(own[own["query"].isin(judged)]), sets[~sets["query"].isin(judged)]
+        errors.append(calibration_error(learned(others["relevance"].to_numpy()), others["relevant"].to_numpy()))
+    return float(np.mean(errors))
+
+
 def lines(rows: Sequence[Row]) -> list[Row]:
     """Return a line for each table, with the map of the other tables, and three more.
 
@@ -76,7 +94,9 @@ def lines(rows: Sequence[Row]) -> list[Row]:
             said, happened = some["relevance"].to_numpy(), some["relevant"].to_numpy()
             line[f"as it is{name}"] = calibration_error(said, happened)
             line[f"left out{name}"] = calibration_error(learned(said), happened)
+            line[f"{JUDGED} judged{name}"] = error_after_judging(own, some)
             line[f"own map{name}"] = calibration_error(fitted(own)(said), happened)
+            line[f"relevant{name}"] = float(happened.mean())
         found.append(line)
     columns = pd.DataFrame(found).drop(columns=["table", "slope", "intercept"])
     ends = _of("mean", fitted(frame)) | columns.mean().to_dict(), {"table": "worst"} | columns.max().to_dict()

@@ -97,11 +97,7 @@ class ModelUnavailable(BoundaryMorphError):
 
 
 class Overloaded(BoundaryMorphError):
-    """Too much work is running or waiting already.
-
-    Attributes:
-        retry_after: Seconds until another try is worthwhile.
-    """
+    """Too much work is running or waiting already; retry after `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0, public: str | None = None) -> None:
         super().__init__(message, public=public)

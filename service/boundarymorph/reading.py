@@ -116,12 +116,7 @@ _COLUMNS |= {"doc_id", "docid", "corpus-id", "passage", "grade", "score", "label
 
 
 class Record(NamedTuple):
-    """A JSON object or a line of text.
-
-    Attributes:
-        place: The file and the place in it, for messages.
-        number: The number of its line or element, from 1.
-    """
+    """A JSON object or a line of text, with its place in a file and its number, from 1."""
 
     place: str
     number: int

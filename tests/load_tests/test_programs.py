@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pandas as pd
 import pytest
 
 from boundarymorph.calibration.calibration import ProbabilityMap
@@ -147,7 +148,15 @@ def test_probability_study_recovers_the_map_behind_relevance() -> None:
     assert float(mean["intercept"]) < float(none["intercept"])  # the table without relevant documents counts
     assert float(none["left out"]) == pytest.approx(0.28, abs=0.05) and float(none["own map"]) < 0.01
     assert float(one["own map"]) < 0.08 < float(one["as it is"])
+    assert float(one["10 judged"]) < 0.1 and none["relevant"] == "0.000"
     assert worst["left out"] == none["left out"]
+
+
+def test_error_after_judging_is_that_of_other_questions() -> None:
+    """All documents of one question are relevant, and none of the other."""
+    of = {"part": "ranking", "relevance": np.repeat(np.linspace(0.2, 0.8, 30), 2)}
+    own = pd.DataFrame({**of, "query": [1, 2] * 30, "relevant": [0.0, 1.0] * 30})
+    assert probability.error_after_judging(own, own) > 0.9
 
 
 def test_calibration_error_uses_bins_of_equal_mass() -> None:

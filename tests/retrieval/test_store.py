@@ -171,6 +171,27 @@ def test_damaged_store_file_is_named(store: DocumentStore, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "read"),
+    [
+        ("UPDATE documents SET text = CAST(x'73656372657480' AS TEXT)", lambda store: store.documents(["a"])),
+        ("UPDATE documents SET text = CAST(x'73656372657480' AS TEXT)", lambda store: store.changes(0, texts=True)),
+        ("UPDATE documents SET text = CAST(x'73656372657480' AS TEXT)", lambda store: store.characters(["a"])),
+        ("UPDATE documents SET metadata = x'7b80'", lambda store: store.documents(["a"])),
+        ("UPDATE documents SET metadata = x'7b80'", lambda store: store.outlines(1)),
+    ],
+)
+def test_damaged_value_is_named_without_its_text(
+    store: DocumentStore, statement: str, read: Callable[[DocumentStore], object]
+) -> None:
+    write(store, ["a"])
+    with store.write() as connection:
+        connection.execute(statement)
+    with pytest.raises(CorruptIndex, match=r"is damaged: .*; restore or rebuild") as raised:
+        read(store)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("embedding", "sound"),
     [
         (np.array([0.9985, 0], np.float16), False),

@@ -79,11 +79,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request.
-
-    Attributes:
-        keys: The keys with its secret; empty if the service has no keys.
-    """
+    """The sender of a request, and the keys with its secret, if the service has keys."""
 
     name: str
     keys: tuple[Key, ...] = ()

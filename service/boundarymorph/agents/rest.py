@@ -41,8 +41,7 @@ BROKEN = "Calling again is unlikely to help; tell your user what you could not l
 class ServiceProblem(ToolError):
     """A problem that the service answered, with advice for the language model.
 
-    Attributes:
-        slug: The type of the problem; empty if the answer has no type.
+    `slug` is the type of the problem; it is empty if the answer has no type.
     """
 
     def __init__(self, response: httpx2.Response) -> None:
@@ -61,9 +60,7 @@ class ServiceProblem(ToolError):
 class Service:
     """A service's API, which the tools call for one caller.
 
-    Attributes:
-        http: A client that sends the credentials of the caller.
-        url: The public URL of the service, for links to documents.
+    The HTTP client sends the credentials of the caller. Links to documents begin with the public `url`.
     """
 
     http: httpx2.AsyncClient

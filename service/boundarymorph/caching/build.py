@@ -18,9 +18,7 @@ if TYPE_CHECKING:  # so that a standalone scorer loads neither Redis nor an enco
 class Caches:
     """A cache of scores, and the size of a cache of vectors.
 
-    Attributes:
-        vector_bytes: Most bytes of the vectors of queries; 0 for no cache.
-        link: The connection to Redis, which `close` closes.
+    `vector_bytes` is 0 for no cache of vectors. `close` closes the link to Redis.
     """
 
     scores: ScoreCache | None = None

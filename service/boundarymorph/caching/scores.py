@@ -36,9 +36,8 @@ SECONDS_TO_LIVE = 7 * 24 * 3600.0
 class CachedScore:
     """A score that a cache holds.
 
-    Attributes:
-        document: The text's id when it was scored, a hint for finding it; the score is valid for any text with the
-            digest under which it is stored.
+    `document` is the text's id when it was scored, a hint for finding it. The score is valid for any text with the
+    digest under which it is stored.
     """
 
     score: float

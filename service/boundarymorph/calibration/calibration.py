@@ -33,12 +33,8 @@ def sigmoid(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
 class ProbabilityMap:
     """An increasing map from relevance to a probability.
 
-    The probability is the sigmoid of `slope` times the log-odds of relevance, plus `intercept`.
-
-    Attributes:
-        slope: A number above 0.
-        intercept: Any finite number.
-        clip: Relevance within this distance of 0 or 1 counts as being at this distance; above 0, below 1/2.
+    The probability is the sigmoid of `slope` times the log-odds of relevance, plus `intercept`. The slope is above 0.
+    Relevance within `clip`, between 0 and 1/2, of 0 or 1 counts as being at this distance.
     """
 
     slope: float

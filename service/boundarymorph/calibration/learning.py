@@ -142,14 +142,10 @@ def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float6
 
 @dataclass(frozen=True, slots=True)
 class _FittedMap:
-    """A map fitted to all queries, and predictions for each query by a map fitted to the others.
+    """A map of all queries, and predictions for each query by a map fitted to the others.
 
-    Attributes:
-        learned: The map of all queries; its slope may be 0.
-        before: (n,) relevance of all judged documents.
-        after: (n,) probabilities of all judged documents.
-        targets: (n,) whether they are relevant.
-        losses: (q, 2) the mean log loss of each query before and after.
+    `before`, `after` and `targets` are (n,) relevance, probability, and target of all judged documents. `losses` (q, 2)
+    has the mean log loss of each query before and after.
     """
 
     learned: ProbabilityMap

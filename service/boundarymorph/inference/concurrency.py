@@ -30,11 +30,9 @@ EXCEEDED = "the deadline passed; allow more time, or ask for less"
 
 @dataclass(frozen=True, slots=True)
 class TimeBudget:
-    """The time for one request.
+    """The seconds that a request may take.
 
-    Attributes:
-        seconds: Seconds that it may take.
-        last: Whether the deadline is then, so that a retry would be too late.
+    `last` says whether the deadline is then, so that a retry would be too late.
     """
 
     seconds: float
@@ -43,11 +41,7 @@ class TimeBudget:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time by which a request must be answered.
-
-    Attributes:
-        at: Seconds on the clock; infinite for no deadline.
-    """
+    """The time by which a request must be answered, in seconds on the clock, if not infinite."""
 
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic

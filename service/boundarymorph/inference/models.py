@@ -45,10 +45,8 @@ class DeviceLost(Exception):
 class TokenSequence:
     """A text or pair as a model reads it.
 
-    Attributes:
-        ids: (n,) token ids, including special ones.
-        type_ids: (n,) segments, if the model distinguishes them.
-        unknown: Whether the model knows no word of the document.
+    It has (n,) token ids, including special ones, and (n,) segments if the model distinguishes them. It is unknown if
+    the model knows no word of the document.
     """
 
     ids: NDArray[np.int64]
@@ -86,11 +84,7 @@ class ModelRole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """Results of a request.
-
-    Attributes:
-        values: (n, ...) in the order of the items.
-    """
+    """Results of a request: (n, ...) values in the order of the items."""
 
     values: NDArray[Any]
     truncated: int
@@ -149,11 +143,7 @@ def plain_tokenizer(tokenizer: Tokenizer, also: set[str] | None = None) -> Token
 
 
 class Head(NamedTuple):
-    """The first tokens of a text.
-
-    Attributes:
-        ids: Token ids without special ones.
-    """
+    """The ids of the first tokens of a text, without special ones; truncated if there are more."""
 
     ids: NDArray[np.int64]
     truncated: bool

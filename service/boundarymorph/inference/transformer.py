@@ -199,11 +199,9 @@ def locate(
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs.
+    """Where and how a model runs: batches include padding.
 
-    Attributes:
-        batch_tokens: Most tokens of a batch, including padding.
-        workers: Concurrent batches. On a GPU there are two, of which the second is made while the first computes.
+    On a GPU there are two concurrent batches (`workers`), of which the second is made while the first computes.
     """
 
     device: torch.device

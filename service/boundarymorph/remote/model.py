@@ -57,11 +57,9 @@ class ModelChanged(Mismatch):
 
 
 class _Server(Peer):
-    """A server with its description.
+    """A server with its description, which must be fetched if it is None.
 
-    Attributes:
-        description: None if it must be fetched.
-        asked_at: The value of `opened` when it was fetched.
+    `asked_at` is the value of `opened` when it was fetched.
     """
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:

@@ -40,11 +40,7 @@ JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 class ServerUnavailable(Exception):
-    """The server cannot be reached or does not work.
-
-    Attributes:
-        carried_out: Whether it may have handled the request anyway.
-    """
+    """The server cannot be reached or does not work; it may have carried out the request."""
 
     def __init__(self, message: str, *, carried_out: bool = True) -> None:
         super().__init__(message)
@@ -58,9 +54,7 @@ class TimedOut(ServerUnavailable):
 class ServerBusy(Exception):
     """The server is overloaded.
 
-    Attributes:
-        pause: Seconds that it asks for, if any.
-        public: Its own message for callers, if any.
+    It may ask for a pause of some seconds, and have a message for callers.
     """
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
@@ -87,11 +81,7 @@ class OtherModel(Mismatch):
 
 
 class UnusableAnswer(RequestRefused):
-    """The server's answer is unusable.
-
-    Attributes:
-        kind: A more specific error for the caller than the usual one.
-    """
+    """The server's answer is unusable; `kind` is a more specific error for the caller."""
 
     carried_out = True
 

@@ -35,11 +35,9 @@ class TextContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for results.
+    """A request for results, at a path under the server's base URL.
 
-    Attributes:
-        path: The path under the server's base URL.
-        cut: Number of texts that were shortened to be accepted at all.
+    `cut` counts the texts that were shortened to be accepted at all.
     """
 
     path: str
@@ -173,11 +171,8 @@ class Dialect(ABC):
 class TextEmbeddingsInference(Dialect):
     """Text Embeddings Inference of Hugging Face.
 
-    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB.
-
-    Attributes:
-        model_type: The kind of model, in the server's words.
-        called: The kind of model, in ours.
+    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB. `model_type` is
+    the kind of model in the server's words, and `called` in ours.
     """
 
     name, description_path = "tei", "/info"

@@ -28,10 +28,8 @@ _log = logging.getLogger(__name__)
 class Artifacts:
     """Data that belong to an index and are not documents.
 
-    Attributes:
-        description: Describes its documents for people and models that choose an index.
-        distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
-        calibration: Turns relevance into a probability.
+    The description is for people and models that choose an index. Selections are distinct by the field `distinct` of
+    the metadata, unless a request says otherwise. The calibration turns relevance into a probability.
     """
 
     description: str | None = None

@@ -109,11 +109,9 @@ class Decay:
 
 @dataclass(frozen=True, slots=True)
 class FieldValueFactor:
-    """A number of the metadata, times a factor, modified.
+    """A number of the metadata, or a value if it is missing, times a factor, modified.
 
-    Attributes:
-        path: The field. Of a list the first number counts.
-        missing: Replaces a missing field.
+    Of a list the first number counts.
     """
 
     path: tuple[str, ...]
@@ -151,12 +149,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Boosts:
-    """The factors of relevance.
-
-    Attributes:
-        rules: Rules over the metadata.
-        weights: Further factors of single documents, by id.
-    """
+    """The factors of relevance: rules over the metadata, and weights of documents by id."""
 
     rules: Sequence[Rule] = ()
     weights: Mapping[str, float] = field(default_factory=dict)

@@ -30,11 +30,9 @@ WIDEST = 4  # bytes of a character in memory, unless all are ASCII
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One retrievable unit of text.
+    """One retrievable unit of text, with any JSON object as metadata.
 
-    Attributes:
-        id: Unique within an index or a pool.
-        metadata: Any JSON object.
+    The id is unique within an index or a pool.
     """
 
     id: str

@@ -318,9 +318,7 @@ def by_spelling(leaf: Exists | Compare) -> Condition:
 class Bounds(NamedTuple, Generic[E]):
     """Expressions of a store; True matches all documents, False none.
 
-    Attributes:
-        possible: Matches what the condition matches, and perhaps more.
-        certain: Matches only documents that the condition matches.
+    All documents that meet the condition match `possible`, and only these match `certain`.
     """
 
     possible: E | bool

@@ -55,10 +55,8 @@ def instrument(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Co
 class IndexConfiguration:
     """The configuration with which an index was created.
 
-    Attributes:
-        encoder: None for the users' own vectors, or none.
-        created: UTC, ISO 8601.
-        lexical: Whether it had words when it was opened.
+    Without an encoder, the vectors are the users' own, or none. The time is UTC in ISO 8601. The index is lexical if it
+    had words when it was opened.
     """
 
     encoder: str | None

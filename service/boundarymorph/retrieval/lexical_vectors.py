@@ -23,11 +23,9 @@ SEED = 0
 
 
 class LexicalVectors(NamedTuple):
-    """Unit vectors in float32, with d at most DIMENSIONS.
+    """Unit vectors in float32: (N, d) rows of documents, and (d,) of the query.
 
-    Attributes:
-        documents: (N, d) rows.
-        query: (d,).
+    d is at most DIMENSIONS.
     """
 
     documents: NDArray[np.float32]

@@ -95,11 +95,9 @@ class Passages:
 
 
 class DividedDocuments(NamedTuple):
-    """Candidates made of documents.
+    """Candidates made of documents, with the (N,) positions of their documents.
 
-    Attributes:
-        parents: (N,) the position of each candidate's document.
-        left_out: Number of passages that are not candidates.
+    `left_out` passages are not candidates.
     """
 
     candidates: list[Document]

@@ -56,12 +56,9 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload.
+    """A document of an upload, with the byte at which it ends, and its unknown fields.
 
-    Attributes:
-        embedding: (d,) float32 unit vector, if given.
-        end: The byte at which it ends.
-        unknown: Its unknown fields.
+    The embedding, if given, is a (d,) float32 unit vector.
     """
 
     line: int
@@ -80,12 +77,7 @@ class BadLine:
 
 
 class Line(NamedTuple):
-    """A line that is not blank.
-
-    Attributes:
-        text: At most limit + 1 bytes.
-        end: The byte at which it ends.
-    """
+    """A line that is not blank, at most limit + 1 bytes, with the byte at which it ends."""
 
     number: int
     text: bytes

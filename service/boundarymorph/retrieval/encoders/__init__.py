@@ -19,11 +19,9 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Vectors of n texts.
+    """Vectors of n texts: (n, d) float32 unit rows.
 
-    Attributes:
-        vectors: (n, d) float32 unit rows.
-        encoder: The full name of another process's encoder.
+    `encoder` is the full name of another process's encoder.
     """
 
     vectors: NDArray[np.float32]

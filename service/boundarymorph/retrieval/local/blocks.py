@@ -441,12 +441,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A summary of a backup.
-
-    Attributes:
-        created: The time of the backup, UTC, ISO 8601.
-        bytes: The size of all files.
-    """
+    """A summary of a backup: its time, UTC in ISO 8601, and the bytes of all files."""
 
     name: str
     count: int

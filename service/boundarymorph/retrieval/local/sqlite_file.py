@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from boundarymorph.database import exists
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
 from boundarymorph.inference.concurrency import CallerGone, check_awaited, is_abandoned
@@ -28,6 +30,7 @@ _IDLE_CONNECTIONS = 8  # connections to keep open for later calls, with two desc
 _CACHE_KIB = 2_000  # KiB of pages, per connection
 _STEPS = 10_000  # steps of SQLite's virtual machine, some 0.1 ms, between checks whether a caller still waits
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_NOT_UTF8 = ("Could not decode to UTF-8", "user-defined function raised exception")  # ours read a text
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 _log = logging.getLogger(__name__)
@@ -219,12 +222,18 @@ def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
 def storage_trouble(path: Path) -> Iterator[None]:
     try:
         yield
+    except orjson.JSONDecodeError as error:
+        raise CorruptIndex(
+            f"{path} is damaged: it has metadata that are not JSON; restore or rebuild the index"
+        ) from error
     except sqlite3.DatabaseError as error:
         if not path.exists():
             raise UnknownIndex(f"the index in {path} no longer exists", public="the index no longer exists") from error
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(_DAMAGE) or "no such table" in str(error):
             raise CorruptIndex(f"{path} is damaged: {error}; restore or rebuild the index") from error
+        if str(error).startswith(_NOT_UTF8):  # the error would show the text
+            raise CorruptIndex(f"{path} is damaged: a text is not UTF-8; restore or rebuild the index") from None
         if name in _FULL:
             raise StorageFull(f"{path}: {error}; free some space and try again") from error
         if name.startswith(_TROUBLE):

@@ -230,10 +230,8 @@ class _FailedMirror:
 class VectorView:
     """The state of a `VectorIndex` that one search sees. Immutable.
 
-    Attributes:
-        rows: First those of the block, then those of the matrix.
-        matrix: (capacity, d), where rows never change.
-        whole: Whether no rows are left out.
+    The rows are first those of the block, then those of the matrix, (capacity, d), where rows never change. A whole
+    view leaves no rows out.
     """
 
     rows: Rows
@@ -310,11 +308,8 @@ class VectorView:
 class VectorIndex:
     """Unit vectors by document id. Thread-safe.
 
-    A view contains all or nothing of each writing call.
-
-    Attributes:
-        sequence: The last change in the block, or 0.
-        changed: Documents changed since.
+    A view contains all or nothing of each writing call. The last change in the block is `sequence`, or 0; `changed`
+    documents changed since.
     """
 
     def __init__(
@@ -464,11 +459,8 @@ class VectorIndex:
 class TrainingPolicy:
     """Decides when the block of an index is made.
 
-    Attributes:
-        least: Documents, and changes, below which it is not made.
-        share: Share of its documents that may change before.
-        pause: Seconds to the next attempt, doubled by failures.
-        longest: The longest pause.
+    The first needs `least` documents. The next needs as many changed documents, and at least this share of all. The
+    pause before the next attempt, in seconds, is doubled by failures, up to `longest`.
     """
 
     least: int = 20_000

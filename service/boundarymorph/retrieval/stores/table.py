@@ -199,9 +199,7 @@ def is_uuid(id: str) -> bool:
 class Payload:
     """The place of text, title, and metadata in the columns of a table, or in a JSON object.
 
-    Attributes:
-        texts: The columns of text and title.
-        whole: The column with all metadata; None if each of their fields is a column.
+    All metadata are in the column `whole`; it is None if each of their fields is a column.
     """
 
     def __init__(
