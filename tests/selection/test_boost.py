@@ -124,7 +124,7 @@ def shared(truth: Selection, documents: NDArray[np.intp]) -> float:
 
 
 def test_boosted_documents_compete_by_the_mapped_belief() -> None:
-    """The mean is mapped, and the deviation is half the distance between the mapped ends of the interval."""
+    """The deviation is half the distance between the mapped ends of the interval."""
     pool, scores = clustered(60, 8, 3)
     session = session_of(pool, None, known=dict(enumerate(scores[:20].tolist())))
     belief, boosts = session.belief, boosts_of(60, 1)
