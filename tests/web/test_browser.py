@@ -227,7 +227,7 @@ def test_playground_shows_pasted_documents_as_text(opened: Open) -> None:
             search(page)
             expect(page.locator("#ours li")).to_have_count(2)
         for wrong, complaint in (
-            ('[{"text": "never ends"', "The documents begin like a JSON array, but are none"),
+            ('[{"text": "never ends"', "The documents begin like a JSON array but are not one"),
             ('{"text": "fine"}\n{"text": broken}', "Document 2 is not a JSON object"),
             ("", "Paste some documents first"),
         ):
