@@ -67,7 +67,7 @@ def test_certified_threshold_is_the_largest_allowed_by_definition(
         assert found.missing is not None
 
 
-def test_certified_says_what_is_missing() -> None:
+def test_certify_names_missing_audits_calls_or_scorer() -> None:
     good, late = audit((0.5, 0.03), (0.04, 0.01)), audit((0.04, 0.2), (0.03, 0.01))
     never = audit((0.04, 0.2), (0.01, 0.1))
     assert PROMISE.fewest == 9

@@ -146,7 +146,7 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
         pytest.param(selected, 6, ("POST", "/select", 100), id="places of selections, whose bodies stall"),
         pytest.param(selected, 6, ("POST", "/select", len(SLOW), SLOW), id="turns of selections, threads of searches"),
         # An upload counts as at least 8 MiB.
-        pytest.param(selected, 2, (*UPLOAD, 12 * 2**20, b" " * 1_000, NDJSON), id="bytes in hand of unended uploads"),
+        pytest.param(selected, 2, (*UPLOAD, 12 * 2**20, b" " * 1_000, NDJSON), id="bytes in flight of unended uploads"),
         pytest.param(uploaded, 6, (*UPLOAD, 10, b"", NDJSON), id="places of uploads that are silent"),
         pytest.param(
             uploaded, 6, ("DELETE", "/indexes/theirs/documents", len(BY_FILTER), BY_FILTER), id="threads of writes"
