@@ -54,7 +54,7 @@ SHARES = (
     ("evaluation", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
-OF_OTHERS = pytest.StashKey[Sequence[str]]()  # the groups of other workers
+OTHER_SHARES = pytest.StashKey[Sequence[str]]()  # the groups of other workers
 LONGEST_FIRST = (  # packages and files
     "stores",
     "retrieval/test_blocks.py",
@@ -134,11 +134,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
         worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
         others = [paths for number, paths in enumerate(SHARES) if (number - worker) % workers]
-        config.stash[OF_OTHERS] = tuple(chain(*others))
-        config.args = [part for part in _from(worker, workers) if not _is_ignored(Path(part), config)]
+        config.stash[OTHER_SHARES] = tuple(chain(*others))
+        config.args = [part for part in _rotated_tests(worker, workers) if not _is_ignored(Path(part), config)]
 
 
-def _from(worker: int, workers: int) -> list[str]:
+def _rotated_tests(worker: int, workers: int) -> list[str]:
     """Return all tests, starting at another place for each worker.
 
     In this way a worker finds files whose assertions another worker has rewritten already.
@@ -148,15 +148,15 @@ def _from(worker: int, workers: int) -> list[str]:
     return parts[first:] + parts[:first]
 
 
-def _is_among(path: Path, parts: Sequence[str]) -> bool:
+def _is_in(path: Path, parts: Sequence[str]) -> bool:
     here = path.relative_to(TESTS)
     return any(parent.as_posix() in parts for parent in (here, *here.parents))
 
 
 def _is_ignored(path: Path, config: pytest.Config) -> bool:
     """Return whether a path is not imported, since it is slow or belongs to another worker."""
-    slow = config.option.markexpr == NOT_SLOW and _is_among(path, SLOW)
-    return slow or _is_among(path, config.stash.get(OF_OTHERS, ()))
+    slow = config.option.markexpr == NOT_SLOW and _is_in(path, SLOW)
+    return slow or _is_in(path, config.stash.get(OTHER_SHARES, ()))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -167,7 +167,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the longest tests, so that no worker ends late."""
     for item in items:
-        if _is_among(item.path, SLOW):
+        if _is_in(item.path, SLOW):
             item.add_marker("slow")
     items.sort(key=_turn)
 

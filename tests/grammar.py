@@ -14,7 +14,7 @@ from harper import Dialect, Linter
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
-CODE = ["service", "clients/python", "load_tests", "deploy", "docs", "models", "tests"]
+CODE = ["service", "clients/python", "load_tests", "deploy", "docker", "docs", "models", "tests"]
 VOCABULARY = [
     "api", "asyncio", "awaitable", "batcher", "batchers", "boundarymorph", "buildah", "cpu", "cuda", "dataclass",
     "determinantal", "dtype", "elementwise", "gpu", "http", "https", "httptools", "httpx", "jsonb", "jsonl",

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES = sorted(
     path
-    for folder in ("service", "clients/python", "load_tests", "tests", "deploy", "docs", "models")
+    for folder in ("service", "clients", "load_tests", "tests", "deploy", "docker", "docs", "models")
     for path in (ROOT / folder).rglob("*.py")
     if not {".venv", "node_modules", "build"} & set(path.parts)
 )

@@ -18,7 +18,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def storage_errors(trouble: str) -> Iterator[None]:
-    """Raise StorageFull or StorageUnavailable for an OSError; `trouble` begins the message."""
+    """Raise StorageFull or StorageUnavailable instead of an OSError.
+
+    `trouble` is the beginning of the message.
+    """
     try:
         yield
     except OSError as error:
@@ -57,7 +60,10 @@ def checksum(path: Path) -> str:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder, without SQLite's passing `-shm` files."""
+    """Return the bytes of all files in a folder.
+
+    SQLite's `-shm` files do not count, because they come and go with readers.
+    """
     size = 0
     with suppress(FileNotFoundError):  # the folder itself
         for path in folder.rglob("*"):
@@ -71,7 +77,10 @@ SchemaObject = tuple[str, str, str, str]  # type, name, table and SQL of an obje
 
 
 def schema_objects(database: sqlite3.Connection) -> set[SchemaObject]:
-    """Return the tables, indexes, triggers, and views, without white space in their SQL."""
+    """Return the tables, indexes, triggers, and views of a database.
+
+    White space in their SQL does not count.
+    """
     rows = database.execute("select type, name, tbl_name, coalesce(sql, '') from sqlite_master")
     return {(kind, name, table, " ".join(sql.split())) for kind, name, table, sql in rows}
 
@@ -79,8 +88,10 @@ def schema_objects(database: sqlite3.Connection) -> set[SchemaObject]:
 def foreign_object(path: Path, schema: Sequence[str]) -> str | None:
     """Return an object in an SQLite file that its schema does not create, or None.
 
-    A foreign trigger, for example, would run with our statements. Reading creates no file beside this one. Raises
-    sqlite3.DatabaseError if the file is not an intact database.
+    A foreign trigger, for example, would run with our statements. Reading creates no file beside this one.
+
+    Raises:
+        sqlite3.DatabaseError: If the file is not an intact database.
     """
     with closing(sqlite3.connect(":memory:")) as made:
         for statement in schema:

@@ -97,7 +97,11 @@ class ModelUnavailable(BoundaryMorphError):
 
 
 class Overloaded(BoundaryMorphError):
-    """Too much work is running or waiting already; retry after `retry_after` seconds."""
+    """Too much work is running or waiting already.
+
+    Attributes:
+        retry_after: Seconds until another try is worthwhile.
+    """
 
     def __init__(self, message: str, *, retry_after: float = 1.0, public: str | None = None) -> None:
         super().__init__(message, public=public)
@@ -185,6 +189,9 @@ class NotReady(BoundaryMorphError):
 def missing_package(subject: str, package: str | None, extra: str) -> str:
     """Return a message that names a missing package and the command that installs it.
 
-    The subject is the setting, command, or route that needs it. `make wheels` leaves this project's wheels in dist.
+    Args:
+        subject: The setting, command, or route that needs the package.
+        package: The name of the module, if known.
+        extra: The extra of boundarymorph that contains it. `make wheels` leaves the wheels of this project in dist.
     """
     return f"{subject} needs {package}: pip install --find-links dist 'boundarymorph[{extra}]'"

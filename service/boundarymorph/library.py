@@ -186,7 +186,11 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
 
 
 def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str, int]:
-    """Return the embedded cross-encoder's function, name, and token limit. Raises InvalidInput."""
+    """Return the scoring function of the embedded cross-encoder, its name, and its token limit.
+
+    Raises:
+        InvalidInput: If it is not installed.
+    """
     try:
         from boundarymorph.scoring.scorer import OnnxCrossEncoder
 
@@ -253,10 +257,17 @@ def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
 
 
 def _items(given: Any, name: str, of_table: str) -> list[Any]:
-    """Return the items of a list. Raises InvalidInput.
+    """Return the items of a list.
 
-    A single text, a mapping and a data frame are refused: iterating over the latter two gives names. The expression
-    `of_table` gives such a list for a data frame.
+    A single text, a mapping and a data frame are refused: iterating over the latter two gives names.
+
+    Args:
+        given: The value that the caller passed.
+        name: Its name, for the message.
+        of_table: The expression that gives such a list for a data frame.
+
+    Raises:
+        InvalidInput: For a value that is not a list.
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):

@@ -116,7 +116,13 @@ _COLUMNS |= {"doc_id", "docid", "corpus-id", "passage", "grade", "score", "label
 
 
 class Record(NamedTuple):
-    """A JSON object or a line of text, with its place in a file and its number, from 1."""
+    """A JSON object or a line of text.
+
+    Attributes:
+        place: The file and the place in it, for messages.
+        number: The number of its line or element, from 1.
+        value: The object or the text.
+    """
 
     place: str
     number: int
@@ -144,7 +150,11 @@ def open_path(path: Path) -> Iterator[Stream]:
 
 
 def without_byte_order_mark(text: bytes, name: str) -> bytes:
-    """Return a text without UTF-8's byte order mark. Raises InvalidInput for another one."""
+    """Return a text without the byte order mark of UTF-8.
+
+    Raises:
+        InvalidInput: If the mark belongs to another encoding.
+    """
     if text.startswith(_OTHER_MARKS):
         raise InvalidInput(f"{name} is in UTF-16 or UTF-32, not in UTF-8; {AS_UTF8}")
     return text.removeprefix(BOM_UTF8)
@@ -165,7 +175,11 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput."""
+    """Yield the lines that are not blank, stripped, with their numbers.
+
+    Raises:
+        InvalidInput: If a line is not text.
+    """
     number = 0
     for block in stream:
         for line in (block if number else without_byte_order_mark(block, name)).splitlines():
@@ -177,9 +191,10 @@ def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
 
 
 def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
-    """Yield the JSON objects and lines of text of a file, or the elements of a JSON array.
+    """Yield the JSON objects and the lines of text of a file, or the elements of a JSON array.
 
-    Raises InvalidInput, also for a line that begins like an object and is not JSON, and for CSV.
+    Raises:
+        InvalidInput: As `lines` does, for a line that begins like an object and is not JSON, and for CSV.
     """
     numbered = lines(stream, name)
     first = next(numbered, None)
@@ -319,8 +334,9 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 def parse(body: bytes) -> Any:
     """Parse a JSON body.
 
-    Raises InvalidInput if it is not JSON, is nested more than 200 deep, or needs far more memory than its size
-    suggests, and LimitExceeded if it has too many values.
+    Raises:
+        InvalidInput: If it is not JSON, is nested more than 200 deep, or needs far more memory than its size suggests.
+        LimitExceeded: If it has too many values.
     """
     body = without_byte_order_mark(body, "the body")
     check_memory(body)
@@ -337,9 +353,13 @@ def parse(body: bytes) -> Any:
 
 
 def _parsed_in_pieces(body: bytes) -> Any:
-    """Parse as `from_json` does, but each long list of numbers alone, so that other threads run.
+    """Parse as `from_json` does, but each list of many numbers by itself.
 
-    Raises ValueError, and LimitExceeded for more than MOST_VALUES values in a list or outside of lists.
+    So other threads run between the lists.
+
+    Raises:
+        ValueError: If it is not JSON.
+        LimitExceeded: For more than MOST_VALUES values in a list or outside of lists.
     """
     mark = secrets.token_hex(16)
     lists: list[Any] = []

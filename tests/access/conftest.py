@@ -9,7 +9,7 @@ from tests.caching.conftest import shared_server as shared_server
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[AsyncExitStack]:
+async def resources() -> AsyncIterator[AsyncExitStack]:
     """Yield a stack of resources that are closed after the test."""
     async with AsyncExitStack() as stack:
         yield stack

@@ -199,7 +199,6 @@ def test_list_longer_than_every_limit_is_refused_before_it_is_read() -> None:
 
 class TestBytesInFlight:
     def test_settings_leave_each_key_room_for_the_largest_body(self) -> None:
-        """The largest body must fit into the share of one key."""
         for share, bytes_in_flight in ((0.75, 4_096), (1.0, 3_072)):
             Limits(body_bytes=3_072, bytes_in_flight=bytes_in_flight, key_share=share)
             with pytest.raises(ValidationError, match=r"leave 3,07\d bytes to a key, under body_bytes"):

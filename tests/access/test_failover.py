@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.caching.redis import FAILURES
 from tests.access.test_rates import admitted, limits_of, unshared
-from tests.caching.servers import RedisServer, Relay, speaking
+from tests.caching.servers import RedisServer, Relay, fixed_answer_server
 
 pytestmark = pytest.mark.strangers
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.strangers
     ids=lambda answer: answer[:40],
 )
 async def test_rate_limits_connect_again_after_an_error_of_redis(
-    opened: AsyncExitStack, server: RedisServer, answer: str
+    resources: AsyncExitStack, server: RedisServer, answer: str
 ) -> None:
-    url = await opened.enter_async_context(speaking(f"-{answer}\r\n".encode(), after=0.001))
+    url = await resources.enter_async_context(fixed_answer_server(f"-{answer}\r\n".encode(), after=0.001))
     port = urlsplit(url).port
     assert port is not None
-    relay = await opened.enter_async_context(Relay.to(port))
-    limits, before = limits_of(opened, relay.url, default="9/hour"), unshared()
+    relay = await resources.enter_async_context(Relay.to(port))
+    limits, before = limits_of(resources, relay.url, default="9/hour"), unshared()
     await admitted(limits, "rag", FAILURES - 1)  # so that Redis is still asked
     assert unshared() == before + FAILURES - 1
     relay.target = server.port

@@ -45,9 +45,9 @@ def unshared() -> float:
 
 class TestCounting:
     async def test_rate_limit_admits_up_to_the_limit_and_refuses_the_next(
-        self, opened: AsyncExitStack, url: str | None
+        self, resources: AsyncExitStack, url: str | None
     ) -> None:
-        limits, before = limits_of(opened, url, default="3/hour"), unshared()
+        limits, before = limits_of(resources, url, default="3/hour"), unshared()
         decisions = [await limits.take("rag") for _ in range(4)]
         assert [decision.limits[0].remaining for decision in decisions] == [2, 1, 0, 0]
         assert [decision.refused is None for decision in decisions] == [True, True, True, False]
@@ -57,41 +57,41 @@ class TestCounting:
         assert 1 <= raised.value.retry_after <= 3_600
         assert unshared() == before
 
-    async def test_rate_limit_that_is_used_up_first_refuses(self, opened: AsyncExitStack, url: str | None) -> None:
-        limits = limits_of(opened, url, default="4/day; 2/hour")
+    async def test_rate_limit_that_is_used_up_first_refuses(self, resources: AsyncExitStack, url: str | None) -> None:
+        limits = limits_of(resources, url, default="4/day; 2/hour")
         assert await admitted(limits, "rag", 4) == [True, True, False, False]
         decision = await limits.take("rag")
         assert [limit.name for limit in decision.limits] == ['"2-in-3600s"']
         assert decision.refused == decision.limits[0]
 
     async def test_caller_without_a_rate_limit_is_always_admitted(
-        self, opened: AsyncExitStack, url: str | None
+        self, resources: AsyncExitStack, url: str | None
     ) -> None:
-        limits = limits_of(opened, url, default="1/hour", keys={"batch": "unlimited"})
+        limits = limits_of(resources, url, default="1/hour", keys={"batch": "unlimited"})
         assert [await limits.take("batch") for _ in range(3)] == [Decision()] * 3
-        assert await limits_of(opened, url).take("rag") == Decision()
+        assert await limits_of(resources, url).take("rag") == Decision()
 
 
 class TestRedis:
     @pytest.mark.parametrize("settings", [{"default": "3/hour"}, {"keys": {"rag": "3/hour"}}])
     async def test_two_processes_share_a_rate_limit_through_redis(
-        self, opened: AsyncExitStack, server: RedisServer, settings: dict[str, Any]
+        self, resources: AsyncExitStack, server: RedisServer, settings: dict[str, Any]
     ) -> None:
-        one, two = (limits_of(opened, server.url, **settings) for _ in range(2))
+        one, two = (limits_of(resources, server.url, **settings) for _ in range(2))
         assert [*await admitted(one, "rag", 2), *await admitted(two, "rag", 2)] == [True, True, True, False]
         assert await admitted(one, "rag", 1) == [False]
 
     async def test_requests_are_counted_in_the_process_while_redis_hangs(
-        self, opened: AsyncExitStack, tmp_path: Path
+        self, resources: AsyncExitStack, tmp_path: Path
     ) -> None:
         server = RedisServer(tmp_path)
-        limits, before = limits_of(opened, server.url, default="2/hour", timeout=0.05), unshared()
+        limits, before = limits_of(resources, server.url, default="2/hour", timeout=0.05), unshared()
         server.hang()
         try:
             async with asyncio.timeout(PATIENCE):
                 assert await admitted(limits, "rag", 9) == [True, True] + [False] * 7
         finally:
-            server.go_on()
+            server.resume()
             server.kill()
         assert unshared() == before + 9
 

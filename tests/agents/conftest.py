@@ -70,7 +70,7 @@ class Running:
                 yield client
 
 
-async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+async def call_tool(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     """Return the structured answer, after checking that the text content is equal."""
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
@@ -81,7 +81,7 @@ async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, A
     return found
 
 
-async def refused(client: Client, tool: str, **arguments: Any) -> str:
+async def tool_error(client: Client, tool: str, **arguments: Any) -> str:
     """Return the error message that the language model receives."""
     result = await client.call_tool(tool, arguments)
     assert result.is_error and result.structured_content is None

@@ -17,7 +17,7 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents import rpc
-from tests.agents.conftest import ABOUT, LONG, SECRETS, Running, Serve, Transport, refused, structured
+from tests.agents.conftest import ABOUT, LONG, SECRETS, Running, Serve, Transport, call_tool, tool_error
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.fakes.service import problem
 from tests.patience import PATIENCE, until_async
@@ -31,7 +31,7 @@ def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-async def describes_itself(client: Client) -> None:
+async def check_description(client: Client) -> None:
     assert client.server_info is not None and client.server_info.name == "boundarymorph"
     assert "list_indexes" in (client.instructions or "")
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -46,40 +46,40 @@ async def describes_itself(client: Client) -> None:
     assert tools["select_documents"].input_schema["properties"]["min_relevance"]["anyOf"][0]["maximum"] == 1
 
 
-async def answers(client: Client, url: str) -> None:
-    empty, papers = (await structured(client, "list_indexes"))["indexes"]
+async def check_answers(client: Client, url: str) -> None:
+    empty, papers = (await call_tool(client, "list_indexes"))["indexes"]
     assert empty == {"name": "empty", "documents": 0, "fields": {}}
     assert (papers["name"], papers["documents"]) == ("papers", 40)
     assert ABOUT.startswith(papers["description"]) and 350 < len(papers["description"]) <= 400
     assert papers["fields"]["url"] == {"type": "string", "examples": ["https://example.org/seven"]}
     assert papers["fields"]["year"]["type"] == "number" and len(papers["fields"]["year"]["examples"]) == 3
 
-    selected = await structured(client, "select_documents", **PAPERS, k=4, budget=40)
+    selected = await call_tool(client, "select_documents", **PAPERS, k=4, budget=40)
     texts = [f"Paper {number}\n{LONG if number == 7 else f'text {number}'}" for number in range(40)]
     best = sorted(range(40), key=lambda number: -score_of(PAPERS["query"], texts[number]))
     assert [document["id"] for document in selected["documents"]] == [f"papers/p{n}" for n in best[:4]]
     assert selected["documents"][0]["title"] == f"Paper {best[0]}" and selected["documents"][0]["judged"]
     assert selected["costs"] == {"budget": 40, "judgements": 40, "reused": 0}
 
-    filtered = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
+    filtered = await call_tool(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
     assert {document["id"] for document in filtered["documents"]} == {f"papers/p{n}" for n in range(36, 40)}
     assert set(filtered["documents"][0]) == {"id", "title", "url", "text", "relevance", "judged"}
     assert all(document["judged"] for document in filtered["documents"])  # as judged before
-    unjudged = await structured(client, "select_documents", query="never asked", index="papers", budget=0)
+    unjudged = await call_tool(client, "select_documents", query="never asked", index="papers", budget=0)
     assert not any(document["judged"] for document in unjudged["documents"])
 
-    found = await structured(client, "search", query=PAPERS["query"], index="papers")
+    found = await call_tool(client, "search", query=PAPERS["query"], index="papers")
     assert [hit["id"] for hit in found["results"]][:3] == [f"papers/p{n}" for n in best[:3]]
     assert all(set(hit) == {"id", "title", "url"} for hit in found["results"])
 
-    fetched = await structured(client, "fetch", id="papers/p7")
+    fetched = await call_tool(client, "fetch", id="papers/p7")
     assert (fetched["text"], fetched["url"]) == (LONG[: len(fetched["text"])], "https://example.org/seven")
     address = f"{url}/indexes/papers/documents/p8"
     other = {"id": "papers/p8", "title": "Paper 8", "text": "text 8", "url": address, "metadata": {"year": 2008}}
-    assert await structured(client, "fetch", id="papers/p8") == other
+    assert await call_tool(client, "fetch", id="papers/p8") == other
 
 
-async def can_be_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def check_cancellation(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     score, rounds, left = SeededScorer.score, list[int](), list[bool]()
 
     async def hold(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
@@ -101,7 +101,7 @@ async def can_be_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
         tasks.start_soon(cancel, tasks.cancel_scope)
         await client.call_tool("select_documents", query)
     await until_async(lambda: bool(left))
-    again = await structured(client, "select_documents", **query)  # the connection works
+    again = await call_tool(client, "select_documents", **query)  # the connection works
     assert (again["costs"]["judgements"], again["costs"]["reused"]) == (16, 4)
 
 
@@ -114,18 +114,18 @@ async def test_mcp_serves_the_client_of_the_sdk(
 ) -> None:
     with serve() as service:
         async with service.connect(transport) as client:
-            await describes_itself(client)
-            await answers(client, service.url)
-            assert "Unknown tool: delete_everything" in await refused(client, "delete_everything")
+            await check_description(client)
+            await check_answers(client, service.url)
+            assert "Unknown tool: delete_everything" in await tool_error(client, "delete_everything")
             if transport != Transport.LEGACY:  # its request to cancel has no link to the call
-                await can_be_cancelled(client, monkeypatch)
+                await check_cancellation(client, monkeypatch)
 
 
 async def test_mcp_tools_show_a_key_only_its_indexes(service: Running) -> None:
     async with service.connect(name="narrow") as client:
-        assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
-        assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only tool that it may use
-        told = await refused(client, "select_documents", query="q", index="empty")
+        assert [index["name"] for index in (await call_tool(client, "list_indexes"))["indexes"]] == ["papers"]
+        assert len((await call_tool(client, "search", query="q"))["results"]) == 10  # the only tool that it may use
+        told = await tool_error(client, "select_documents", query="q", index="empty")
         assert "no index 'empty' for the API key" in told
 
 
@@ -173,17 +173,17 @@ async def test_mcp_has_no_sessions_and_refuses_large_bodies(serve: Serve) -> Non
 async def test_mcp_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
     with serve(agents=AgentSettings(answer_tokens=1_000)) as service:
         async with service.connect() as client:
-            selected = await structured(client, "select_documents", **PAPERS, k=40, budget=0)
+            selected = await call_tool(client, "select_documents", **PAPERS, k=40, budget=0)
             assert 700 < size(selected) <= 1_000
             assert len(selected["documents"]) < 40
             assert f"{40 - len(selected['documents'])} more documents do not fit" in selected["notes"][-1]
             read = [document["id"] for document in selected["documents"]]
-            others = await structured(client, "select_documents", **PAPERS, k=1, budget=0, exclude_ids=read)
+            others = await call_tool(client, "select_documents", **PAPERS, k=1, budget=0, exclude_ids=read)
             assert others["documents"][0]["id"] not in read
             text = ""
             offset: int | None = 0
             while offset is not None:
-                part = await structured(client, "fetch", id="papers/p7", offset=offset)
+                part = await call_tool(client, "fetch", id="papers/p7", offset=offset)
                 assert size(part) <= 1_000
                 text += part["text"]
                 offset = part.get("next_offset")
@@ -203,6 +203,6 @@ async def test_mcp_over_stdio_serves_the_indexes_of_the_data_directory(tmp_path:
     )
     with (tmp_path / "log").open("w") as log:
         async with Client(stdio_client(command, errlog=log)) as client:
-            found = await structured(client, "search", query="harp")  # the tool waits for the models
+            found = await call_tool(client, "search", query="harp")  # the tool waits for the models
             assert found["results"][0]["id"] == "things/harp"
     assert (tmp_path / "log").read_text() == ""

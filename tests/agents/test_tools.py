@@ -10,7 +10,7 @@ import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
 from boundarymorph.agents import answers, tools
 from boundarymorph.retrieval.artifacts import FILE
 from boundarymorph.settings import AgentSettings
-from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
+from tests.agents.conftest import LONG, Running, Serve, Transport, call_tool, tool_error
 from tests.fakes.scorer import score_of
 from tests.fakes.service import problem
 
@@ -54,16 +54,16 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 async def test_tool_arguments_may_be_strings_of_json(service: Running) -> None:
     async with service.connect() as client:
         for given, count in UNDERSTOOD:
-            found = await structured(client, "select_documents", **QUERY, **given)
+            found = await call_tool(client, "select_documents", **QUERY, **given)
             assert len(found["documents"]) == count, given
         for query in ("3", "true", '["a"]', '{"a": 1}', '"quoted"'):
-            assert (await structured(client, "search", query=query, index="papers"))["results"]
+            assert (await call_tool(client, "search", query=query, index="papers"))["results"]
 
 
 async def test_tool_refuses_wrong_arguments_and_says_what_to_do(service: Running) -> None:
     async with service.connect() as client:
         for tool, given, said in MISTAKES:
-            message = await refused(client, tool, **given)
+            message = await tool_error(client, tool, **given)
             assert said in message and "pydantic" not in message
             if ": Input" in said:
                 assert message.endswith("Correct that argument and call again.")
@@ -72,7 +72,7 @@ async def test_tool_refuses_wrong_arguments_and_says_what_to_do(service: Running
 class TestSelectDocuments:
     async def test_select_documents_counts_max_tokens_over_texts_only(self, service: Running) -> None:
         async with service.connect() as client:
-            found = await structured(client, "select_documents", **QUERY, max_tokens=40, filter={"year": {"gt": 2010}})
+            found = await call_tool(client, "select_documents", **QUERY, max_tokens=40, filter={"year": {"gt": 2010}})
         assert 8 < len(found["documents"]) < 29
         assert sum(answers.size(document["text"]) for document in found["documents"]) <= 2 * 40
         assert not any("next_offset" in document for document in found["documents"])
@@ -82,19 +82,19 @@ class TestSelectDocuments:
         best = max(score_of(QUERY["query"], f"Paper {n}\n{LONG if n == 7 else f'text {n}'}") for n in range(40))
         async with service.connect() as client:
             for least, probability in ((best - 0.01, 1.0), (best + (1 - best) / 2, 0.0)):
-                found = await structured(client, "select_documents", **QUERY, budget=40, min_relevance=least)
+                found = await call_tool(client, "select_documents", **QUERY, budget=40, min_relevance=least)
                 assert found["answerable"] == probability
                 assert (tools.UNANSWERED in found["notes"]) == (probability == 0.0)
-            assert "answerable" not in await structured(client, "search", query="q", index="papers")
+            assert "answerable" not in await call_tool(client, "search", query="q", index="papers")
 
     @pytest.mark.strangers
     async def test_select_documents_notes_why_nothing_was_found(self, service: Running) -> None:
         async with service.connect() as client:
-            found = await structured(client, "select_documents", **QUERY, budget=40, min_relevance=1)
+            found = await call_tool(client, "select_documents", **QUERY, budget=40, min_relevance=1)
             assert found["documents"] == []
             assert [note for note in found["notes"] if note.startswith("no document reached 1, as the best was 0.")]
             for wrong in ({"filter": {"yaer": 2003}}, {"distinct": "uri"}):
-                found = await structured(client, "select_documents", **QUERY, budget=0, **wrong)
+                found = await call_tool(client, "select_documents", **QUERY, budget=0, **wrong)
                 assert "the fields of this index are year (number), url (string)" in found["notes"]
 
     @pytest.mark.parametrize("transport", Transport)
@@ -106,7 +106,7 @@ class TestSelectDocuments:
             for name in ("narrow", "rare"):
                 async with service.connect(transport, name) as client:
                     for shown in (1, 0, 0):
-                        found = await structured(client, "select_documents", **QUERY, distinct="uri")
+                        found = await call_tool(client, "select_documents", **QUERY, distinct="uri")
                         about_index = [note for note in found["notes"] if "the index cannot be read" in note]
                         assert len(about_index) == shown
                         assert [note for note in found["notes"] if "'uri'" in note], "notes about a query come again"
@@ -115,9 +115,9 @@ class TestSelectDocuments:
         call = {**QUERY, "k": 5, "budget": 0, "filter": {"year": {"gte": 2005, "lte": 2009}}}
         with serve(agents=AgentSettings(answer_tokens=2_000)) as service:
             async with service.connect() as client:
-                found = await structured(client, "select_documents", **call)
+                found = await call_tool(client, "select_documents", **call)
                 long = next(document for document in found["documents"] if document["id"] == "papers/p7")
-                rest = await structured(client, "fetch", id="papers/p7", offset=long["next_offset"])
+                rest = await call_tool(client, "fetch", id="papers/p7", offset=long["next_offset"])
         assert len(found["documents"]) == 5, "the short texts have room beside the long one"
         assert LONG.startswith(long["text"] + rest["text"])
         assert tools.CUT.format(count=1) in found["notes"]
@@ -127,8 +127,8 @@ class TestIndexes:
     @pytest.mark.strangers
     async def test_tools_default_to_the_only_index_of_the_key(self, service: Running) -> None:
         async with service.connect(name="narrow") as client:
-            assert len((await structured(client, "select_documents", query="q", k="2"))["documents"]) == 2
-            assert (await structured(client, "fetch", id="p3"))["text"] == "text 3"
+            assert len((await call_tool(client, "select_documents", query="q", k="2"))["documents"]) == 2
+            assert (await call_tool(client, "fetch", id="p3"))["text"] == "text 3"
 
     @pytest.mark.strangers
     async def test_tools_default_to_the_configured_index_for_ids_with_slashes(self, serve: Serve) -> None:
@@ -137,9 +137,9 @@ class TestIndexes:
         with serve(agents=AgentSettings(index="papers")) as service, service.client() as writer:
             writer.upload("papers", [{"id": id, "text": text} for id in ids])
             async with service.connect() as client:
-                assert len((await structured(client, "search", query="q"))["results"]) == 10
+                assert len((await call_tool(client, "search", query="q"))["results"]) == 10
                 for id in [*ids, *(f"papers/{id}" for id in ids)]:
-                    found = await structured(client, "fetch", id=id)
+                    found = await call_tool(client, "fetch", id=id)
                     assert (found["id"], found["text"]) == (id, text)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from tests.fakes.service import Held, fake_service, listening, texts
+from tests.fakes.service import BlockedScoring, fake_service, listening, texts
 
 EVENTS = {"Accept": "text/event-stream"}
 SELECTION: dict[str, Any] = {"query": "q", "pool": texts(30), "budget": 5, "k": 3}
@@ -47,7 +47,7 @@ async def test_event_stream_is_compressed_only_with_explain_pool(client: httpx.A
 
 async def test_compressed_event_is_sent_before_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scorer waits until the first event has been read."""
-    held = Held(monkeypatch)
+    held = BlockedScoring(monkeypatch)
     async with (
         listening(create_app(Settings(data_directory=tmp_path), build=fake_service)) as (_, client),
         client.stream("POST", "/select", json={**SELECTION, "explain": "pool"}, headers=EVENTS) as response,

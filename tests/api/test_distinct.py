@@ -29,7 +29,7 @@ TEXTS = {chunk["id"]: chunk["text"] for chunk in POOL}
 BEST = sorted(SCORES, key=lambda id: -SCORES[id])
 
 
-def best_of(groups: dict[str, str], k: int, at_most: int) -> list[float]:
+def literal_best_scores(groups: dict[str, str], k: int, at_most: int) -> list[float]:
     """Return the scores of the best set, computed by definition."""
     taken = Counter[str]()
     chosen: list[float] = []
@@ -80,7 +80,7 @@ async def test_distinct_bounds_the_documents_of_each_group(
     counts = Counter(groups[document["id"]] for document in documents)
     assert len(documents) == 10 and max(counts.values()) <= at_most
     if budget == 100:
-        assert [document["relevance"] for document in documents] == best_of(groups, 10, at_most)
+        assert [document["relevance"] for document in documents] == literal_best_scores(groups, 10, at_most)
         assert body["expected_loss"] == 0
     for document in documents:
         page = PAGES[document["id"]] if PAGES[document["id"]] != document["id"] else None

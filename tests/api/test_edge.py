@@ -111,7 +111,7 @@ def test_event_stream_is_preferred_by_accept_qualities(accept: str, streams: boo
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def listing_callers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the callers that list indexes."""
     told: list[str] = []
     run = FairExecutor.run
@@ -133,7 +133,7 @@ async def ask(client: httpx.AsyncClient, **headers: str) -> None:
     ("address", "caller"), [("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("testclient", "testclient")]
 )
 async def test_caller_without_a_key_is_its_network_address(
-    tmp_path: Path, told: list[str], address: str, caller: str
+    tmp_path: Path, listing_callers: list[str], address: str, caller: str
 ) -> None:
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
     async with client_of(app) as client:
@@ -143,7 +143,7 @@ async def test_caller_without_a_key_is_its_network_address(
             await ask(from_there)
             called = await rpc.call(from_there, "list_indexes")
             assert called["structuredContent"]["indexes"] == []
-    assert told == [caller, caller], "a tool calls on behalf of its caller"
+    assert listing_callers == [caller, caller], "a tool calls on behalf of its caller"
 
 
 async def test_threads_scorer_and_encoder_receive_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,13 +191,13 @@ async def test_threads_scorer_and_encoder_receive_the_caller(tmp_path: Path, mon
     assert told == {name: {"127.0.0.1"} for name in ("run", "score", "encode_query", "encode_documents")}
 
 
-async def test_caller_behind_a_local_proxy_is_the_forwarded_address(tmp_path: Path, told: list[str]) -> None:
+async def test_caller_behind_a_local_proxy_is_the_forwarded_address(tmp_path: Path, listing_callers: list[str]) -> None:
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
     async with on_socket(app) as url, httpx.AsyncClient(base_url=url) as client:
         await ready(client)
         await ask(client)
         await ask(client, **{"X-Forwarded-For": "203.0.113.9, 192.0.2.7"})
-    assert told == ["127.0.0.1", "192.0.2.7"], "what a client itself puts before it counts for nothing"
+    assert listing_callers == ["127.0.0.1", "192.0.2.7"], "what a client itself puts before it counts for nothing"
 
 
 @pytest.fixture

@@ -41,16 +41,16 @@ async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
     return await client.post("/select", content=b'{"query": "q", "pool": [{"text": "a"}]}'.ljust(size))
 
 
-async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
+async def concurrent_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """Send a body of `size` bytes while another request holds 1,024 bytes."""
-    with Held.bytes_in_flight.reserve("others") as take:
+    with BlockedScorer.bytes_in_flight.reserve("others") as take:
         take(1_024)
         return await client.put("/indexes/new", content=b'{"encoder": "none"}'.ljust(size - 1_024))
 
 
-async def a_selection(client: httpx.AsyncClient, size: int) -> httpx.Response:
+async def selection_in_flight(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """Select with `size` bytes in flight, most of which belong to another request."""
-    with Held.bytes_in_flight.reserve("others") as take:
+    with BlockedScorer.bytes_in_flight.reserve("others") as take:
         pool = [{"text": str(number), "embedding": [1.0, number]} for number in range(3)]
         asked = orjson.dumps({"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1})
         take(size - FOOTPRINT - len(asked))
@@ -62,22 +62,22 @@ async def one_line(client: httpx.AsyncClient, size: int) -> httpx.Response:
     return await client.post("/indexes/texts/documents", content=line.ljust(size) + b"\n", headers=NDJSON)
 
 
-async def to_score(client: httpx.AsyncClient, size: int) -> httpx.Response:
+async def score_texts(client: httpx.AsyncClient, size: int) -> httpx.Response:
     return await client.post("/score", json={"query": "q", "texts": ["t"] * size})
 
 
-async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
+async def concurrent_selections(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """Send `size` selections at once, and return the least successful answer."""
-    Held.open.clear()
+    BlockedScorer.open.clear()
     asking = [asyncio.create_task(client.post("/select", json={"query": "q", "pool": texts(3)})) for _ in range(size)]
     async with asyncio.timeout(PATIENCE):
-        while Held.requests.total + sum(task.done() for task in asking) < size:  # noqa: ASYNC110 - it tells nobody
+        while BlockedScorer.requests.total + sum(task.done() for task in asking) < size:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.005)
-    Held.open.set()
+    BlockedScorer.open.set()
     return max([await task for task in asking], key=lambda response: response.status_code)
 
 
-class Held(SeededScorer):
+class BlockedScorer(SeededScorer):
     """A scorer that waits for the event `open`."""
 
     open: asyncio.Event
@@ -130,12 +130,12 @@ CASES = {
             query_embedding=lambda size: [1.0] * size,
         ),
     ),
-    "requests": Case(2, at_a_time, 429, "overloaded", others=(("key_share", 1),)),
-    "key_requests": Case(2, at_a_time, 429, "overloaded"),
-    "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("requests", 4),), total=3),
-    "texts": Case(3, to_score),
+    "requests": Case(2, concurrent_selections, 429, "overloaded", others=(("key_share", 1),)),
+    "key_requests": Case(2, concurrent_selections, 429, "overloaded"),
+    "key_share": Case(0.75, concurrent_selections, 429, "overloaded", others=(("requests", 4),), total=3),
+    "texts": Case(3, score_texts),
     "bytes_in_flight": Case(
-        2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))
+        2_048, concurrent_body, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))
     ),
 }
 
@@ -171,12 +171,12 @@ async def test_limit_admits_its_value_and_refuses_one_more(name: str, tmp_path: 
     case = CASES[name]
     limits = Limits.model_validate({name: case.value, **dict(case.others)})
     settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, rounds=1, deadline_seconds=3, limits=limits)
-    if case.send is at_a_time:
+    if case.send is concurrent_selections:
         settings = settings.model_copy(update={"budget": 1})
     most = case.total or int(case.value)
-    async with client_under(settings, scorer=case.send is to_score) as client:
+    async with client_under(settings, scorer=case.send is score_texts) as client:
         answer(await case.send(client, most))
-    async with client_under(settings, scorer=case.send is to_score) as client:
+    async with client_under(settings, scorer=case.send is score_texts) as client:
         detail = problem(await case.send(client, most + 1), case.status, case.slug)
         assert case.slug != "limit-exceeded" or f"{case.value:,}" in detail
 
@@ -184,11 +184,11 @@ async def test_limit_admits_its_value_and_refuses_one_more(name: str, tmp_path: 
 @asynccontextmanager
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of a scorer, or of a service with one document in the index "texts"."""
-    Held.open = asyncio.Event()
-    Held.open.set()
-    app = application("scorer", settings) if scorer else create_app(settings, build=faked(Held()))
-    Held.requests = app.state.access.requests
-    Held.bytes_in_flight = app.state.access.bytes_in_flight
+    BlockedScorer.open = asyncio.Event()
+    BlockedScorer.open.set()
+    app = application("scorer", settings) if scorer else create_app(settings, build=faked(BlockedScorer()))
+    BlockedScorer.requests = app.state.access.requests
+    BlockedScorer.bytes_in_flight = app.state.access.bytes_in_flight
     async with client_of(app) as client:
         await ready(client)
         if not scorer:
@@ -200,5 +200,5 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
 async def test_bytes_in_flight_counts_the_body_and_work_of_a_selection(tmp_path: Path) -> None:
     limits = Limits(bytes_in_flight=8_192, body_bytes=1_536, key_share=1)
     async with client_under(Settings(data_directory=tmp_path, limits=limits), scorer=False) as client:
-        answer(await a_selection(client, 8_192))
-        problem(await a_selection(client, 8_193), 429, "overloaded")
+        answer(await selection_in_flight(client, 8_192))
+        problem(await selection_in_flight(client, 8_193), 429, "overloaded")

@@ -24,7 +24,9 @@ OBJECTIVE = {"find": 0.9, "in": 0.8}
 PERSON = {"query": QUERY, "budget": 0, "objective": OBJECTIVE}
 
 
-async def by_hand(client: httpx.AsyncClient, source: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+async def judge_by_hand(
+    client: httpx.AsyncClient, source: Mapping[str, Any]
+) -> tuple[dict[str, float], dict[str, Any]]:
     """Judge proposed documents until the last answer; return the judgements and that answer."""
     judged: dict[str, float] = {}
     while True:
@@ -40,7 +42,7 @@ async def by_hand(client: httpx.AsyncClient, source: Mapping[str, Any]) -> tuple
 
 
 async def test_objective_is_reached_by_human_judgements_without_a_call(client: httpx.AsyncClient) -> None:
-    judged, found = await by_hand(client, {"pool": POOL})
+    judged, found = await judge_by_hand(client, {"pool": POOL})
     assert found["stop_reason"] == "found" and found["status"] == "complete" and found["next"] == []
     recall = found["recall"]
     assert recall["probability"] >= OBJECTIVE["in"] and recall["low"] <= recall["expected"] <= recall["high"]

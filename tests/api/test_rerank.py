@@ -232,7 +232,6 @@ async def test_rerank_warns_of_fields_without_effect(client: httpx.AsyncClient) 
 async def test_rerank_path_alone_decides_the_answer_format(
     client: httpx.AsyncClient, path: str, fields: dict[str, Any]
 ) -> None:
-    """Model names and vendor fields do not change the form of an answer."""
     body = await post(client, path, return_documents=True, **fields)
     plain = await post(client, path, return_documents=True)
     assert body.keys() == plain.keys() and "data" not in body

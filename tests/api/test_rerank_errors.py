@@ -38,13 +38,13 @@ def request(field: str, texts: Sequence[Any], **fields: Any) -> dict[str, Any]:
     return {"query": QUERY[field], field: given, **fields}
 
 
-def form(path: str) -> str:
+def error_dialect(path: str) -> str:
     """Return the error dialect of a path, named by its field of documents."""
     dialect = PATHS[path][0]
     return "texts" if dialect.error is TeiError else dialect.documents
 
 
-def said(response: httpx.Response, field: str, status: int) -> str:
+def refusal_message(response: httpx.Response, field: str, status: int) -> str:
     """Check the status and shape of a refusal in its dialect, and return its message."""
     body = response.json()
     assert response.headers["content-type"] == "application/json"
@@ -75,7 +75,9 @@ def said(response: httpx.Response, field: str, status: int) -> str:
 
 @pytest.mark.parametrize(("field", "path"), EACH)
 async def test_rerank_refuses_an_empty_list_of_documents(client: httpx.AsyncClient, field: str, path: str) -> None:
-    assert "is empty" in said(await client.post(path, json=request(field, [])), field, 400 if field == "texts" else 422)
+    assert "is empty" in refusal_message(
+        await client.post(path, json=request(field, [])), field, 400 if field == "texts" else 422
+    )
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
@@ -99,7 +101,7 @@ async def test_rerank_refuses_invalid_field_values(
 ) -> None:
     if field == "passages" and "query" in wrong:
         wrong = {"query": {"text": wrong["query"]}}
-    assert name in said(await client.post(path, json=request(field, ["a", "b"], **wrong)), field, 422)
+    assert name in refusal_message(await client.post(path, json=request(field, ["a", "b"], **wrong)), field, 422)
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
@@ -107,16 +109,16 @@ async def test_rerank_refuses_invalid_field_values(
 async def test_rerank_refuses_malformed_documents(
     client: httpx.AsyncClient, field: str, path: str, documents: object
 ) -> None:
-    message = said(await client.post(path, json={"query": QUERY[field], field: documents}), field, 422)
+    message = refusal_message(await client.post(path, json={"query": QUERY[field], field: documents}), field, 422)
     assert message.startswith(field)
 
 
 async def test_rerank_refuses_a_document_object_without_text(client: httpx.AsyncClient) -> None:
     for documents, fields in (([{"title": "t"}], {}), ([{"text": "t"}], {"rank_fields": ["title", "body"]})):
         response = await client.post("/v1/rerank", json=request("documents", documents, **fields))
-        assert "documents.0" in said(response, "documents", 422)
+        assert "documents.0" in refusal_message(response, "documents", 422)
     response = await client.post("/v1/ranking", json={"query": {"text": "q"}, "passages": [{"image": "..."}]})
-    assert "passages.0.text" in said(response, "passages", 422)
+    assert "passages.0.text" in refusal_message(response, "passages", 422)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -126,7 +128,7 @@ async def test_rerank_names_the_path_of_another_dialect(client: httpx.AsyncClien
     if any(dialect.documents == field for dialect in PATHS[path]):
         assert response.is_success
         return
-    message = said(response, form(path), 422)
+    message = refusal_message(response, error_dialect(path), 422)
     home = {"documents": "/v1/rerank", "texts": "/rerank", "passages": "/v1/ranking"}[field]
     assert f"{field!r} goes to {home}" in message
 
@@ -136,7 +138,7 @@ async def test_rerank_names_the_path_of_another_dialect(client: httpx.AsyncClien
 )
 @pytest.mark.parametrize("path", PATHS)
 async def test_rerank_refuses_an_incomplete_body(client: httpx.AsyncClient, path: str, body: bytes) -> None:
-    assert said(await client.post(path, content=body), form(path), 422)
+    assert refusal_message(await client.post(path, content=body), error_dialect(path), 422)
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
@@ -147,13 +149,13 @@ async def test_rerank_routes_apply_the_limits_of_the_service(client: httpx.Async
         (request(field, ["a"], budget=4), request(field, ["a"], budget=5), "budget"),
     ):
         assert (await client.post(path, json=most)).is_success
-        message = said(await client.post(path, json=over), field, 422)
+        message = refusal_message(await client.post(path, json=over), field, 422)
         assert message.startswith(f"{place}: over this service's limit")
     long = {"text": "q" * 51} if field == "passages" else "q" * 51
     response = await client.post(path, json=request(field, ["a"]) | {"query": long})
     assert response.is_success, response.text  # the query is cut, as texts are
     response = await client.post(path, content=b" " * 10_001)
-    assert "10,000 bytes" in said(response, form(path), 413)
+    assert "10,000 bytes" in refusal_message(response, error_dialect(path), 413)
 
 
 async def test_rerank_refuses_a_long_text_if_truncation_is_off(client: httpx.AsyncClient) -> None:
@@ -161,7 +163,7 @@ async def test_rerank_refuses_a_long_text_if_truncation_is_off(client: httpx.Asy
         ("texts", "/rerank", {"truncate": False}, {"truncate": True}),
         ("passages", "/v1/ranking", {"truncate": "NONE"}, {"truncate": "END"}),
     ):
-        assert "longer than the model reads" in said(
+        assert "longer than the model reads" in refusal_message(
             await client.post(path, json=request(field, ["a" * 101], **refuse)), field, 422
         )
         assert (await client.post(path, json=request(field, ["a" * 100], **refuse))).is_success
@@ -173,7 +175,7 @@ async def test_cached_score_of_a_cut_text_is_unused_if_truncation_is_off(tmp_pat
         uncut = request("texts", ["a" * 101, "b"], truncate=False)
         for body in (uncut, uncut, request("texts", ["a" * 101, "b"]), uncut):
             response = await client.post("/rerank", json=body)
-            assert response.is_success or "longer than the model reads" in said(response, "texts", 422)
+            assert response.is_success or "longer than the model reads" in refusal_message(response, "texts", 422)
             assert response.is_success == (body is not uncut)
 
 
@@ -195,7 +197,7 @@ async def test_scorer_failure_has_the_error_form_of_the_dialect(
     for field, path in EACH:
         for extra in ({}, {"budget": 1}):
             response = await client.post(path, json=request(field, ["a", "b"], deadline_ms=deadline, **extra))
-            assert "10.0.0.1" not in said(response, field, status)
+            assert "10.0.0.1" not in refusal_message(response, field, status)
             assert ("retry-after" in response.headers) == again
 
 
@@ -204,15 +206,15 @@ async def test_rerank_refuses_missing_and_wrong_keys(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in secrets.values()))
     async with serving(settings) as client:
         for field, path in EACH:
-            at_first = form(path)  # before the body is read
+            at_first = error_dialect(path)  # before the body is read
             missing = await client.post(path, json=request(field, ["a"]))
-            assert said(missing, at_first, 401)
+            assert refusal_message(missing, at_first, 401)
             assert missing.headers["www-authenticate"] == "Bearer"
             for scope, status in ((Scope.WRITE, 403), (Scope.SELECT, 200)):
                 headers = {"authorization": f"Bearer {secrets[scope][0]}"}
                 response = await client.post(path, json=request(field, ["a"]), headers=headers)
                 assert response.status_code == status
-        assert said(await client.get("/info"), "texts", 401)
+        assert refusal_message(await client.get("/info"), "texts", 401)
 
 
 async def test_rerank_answers_503_until_the_service_is_ready(tmp_path: Path) -> None:
@@ -220,4 +222,4 @@ async def test_rerank_answers_503_until_the_service_is_ready(tmp_path: Path) -> 
         client._transport.app.state.lifecycle.ready = False  # type: ignore[attr-defined]
         for field, path in EACH:
             response = await client.post(path, json=request(field, ["a"]))
-            assert said(response, form(path), 503)
+            assert refusal_message(response, error_dialect(path), 503)

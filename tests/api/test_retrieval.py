@@ -60,7 +60,7 @@ async def gateway_(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def _sent_as_it_is(url: str, method: str, path: str) -> tuple[int, bytes]:
+def _send_raw(url: str, method: str, path: str) -> tuple[int, bytes]:
     """Send a path without normalising it, and return the status and the body."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
     with closing(connection):
@@ -161,7 +161,7 @@ class TestGateway:
             async with listening(front) as (url, _):
                 before = len(reached)
                 for method, path in itertools.product(("GET", "DELETE"), AMBIGUOUS):
-                    status, answered = await asyncio.to_thread(_sent_as_it_is, url, method, f"/indexes/{path}")
+                    status, answered = await asyncio.to_thread(_send_raw, url, method, f"/indexes/{path}")
                     assert status in (404, 405, 422), (path, answered)
                     assert status != 422 or b"invalid-input" in answered
                 assert not [path for path in reached[before:] if path.startswith(b"/indexes")]
@@ -173,7 +173,7 @@ FEW = 500  # chunks that sockets and their readers may hold
 
 
 @asynccontextmanager
-async def in_front_of(
+async def gateway_to_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], patch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of a gateway whose retriever calls `serve` after the head of a request."""
@@ -195,7 +195,7 @@ async def in_front_of(
             yield client
 
 
-async def settled(count: Callable[[], int]) -> int:
+async def stable_count(count: Callable[[], int]) -> int:
     """Return a count once it has stopped changing."""
     before = -1
     while count() != before:
@@ -222,9 +222,9 @@ async def test_gateway_passes_an_upload_on_in_pieces(monkeypatch: pytest.MonkeyP
             sent += 1
             yield CHUNK
 
-    async with in_front_of(late, monkeypatch) as client, asyncio.timeout(PATIENCE):
+    async with gateway_to_server(late, monkeypatch) as client, asyncio.timeout(PATIENCE):
         upload = asyncio.create_task(client.post("/indexes/a/documents", content=content(), headers=NDJSON))
-        assert 0 < await settled(lambda: sent) < FEW
+        assert 0 < await stable_count(lambda: sent) < FEW
         read_on.set()
         assert (await upload).json() == {}
     assert received == MANY * len(CHUNK)
@@ -238,7 +238,7 @@ async def test_gateway_breaks_off_an_answer_when_its_retriever_does(
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
 
-    async with in_front_of(half, monkeypatch) as client:
+    async with gateway_to_server(half, monkeypatch) as client:
         with pytest.raises(httpx.TransportError):
             await client.put("/indexes/a")
     (record,) = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]

@@ -13,7 +13,7 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
-from tests.fakes.service import Held, bearer, problem, serving, texts
+from tests.fakes.service import BlockedScoring, bearer, problem, serving, texts
 
 SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
@@ -131,7 +131,7 @@ async def test_busy_key_leaves_a_place_in_the_queue_for_another_key(
     keys = tuple(str(key) for _, key in made.values())
     settings = Settings(data_directory=tmp_path, limits=Limits(sessions=1, requests=3, key_share=0.75), keys=keys)
     async with serving(settings) as client:
-        held = Held(monkeypatch)
+        held = BlockedScoring(monkeypatch)
 
         async def send(name: str, query: str) -> asyncio.Task[httpx.Response]:
             headers = bearer(made[name][0]) | {"accept": accept}

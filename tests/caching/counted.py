@@ -8,7 +8,7 @@ from tests import metrics
 OUTCOMES = {"lookups": ("hit", "miss", "corrupt", "error"), "writes": ("ok", "error", "dropped")}
 
 
-class Counted:
+class CacheCounts:
     """The `lookups` and `writes` of a cache within a block, counted by outcome."""
 
     def __init__(self, cache: str) -> None:

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Counted(Scores):
+class ScoresWithHits(Scores):
     """The scores of a call, and how many of them were cached."""
 
     cached: int = 0
@@ -40,7 +40,7 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
-    async def pass_by(self, deadline: float | None = None) -> None:
+    async def wait(self, deadline: float | None = None) -> None:
         seconds = None if deadline is None else deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -69,7 +69,7 @@ class GatedScorer(SeededScorer):
         self.deadlines.append(deadline)
         scores = await super().score(query, texts, deadline=deadline)
         failure = self.failures.pop(0) if self.failures else None
-        await self.gate.pass_by(deadline if self.punctual else None)
+        await self.gate.wait(deadline if self.punctual else None)
         if failure is not None:
             raise failure
         return scores
@@ -85,16 +85,16 @@ class GatedEncoder(SeededEncoder):
 
     async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
         self.queries.append(text)
-        await self.gate.pass_by()
+        await self.gate.wait()
         return await super().encode_query(text)
 
     async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         embeddings = await super().encode_documents(texts)
-        await self.gate.pass_by()
+        await self.gate.wait()
         return embeddings
 
 
-class Alone(CachingScorer):
+class StandaloneScorer(CachingScorer):
     """A caching scorer as a `Scorer`, which makes a task for each call."""
 
     name = "known"
@@ -112,11 +112,11 @@ class Alone(CachingScorer):
         deadline: float | None = None,
         instruction: str | None = None,
         documents: Sequence[str] | None = None,
-    ) -> Counted:
+    ) -> ScoresWithHits:
         task = self.task_scores(query)
         values = await task.score(texts, documents=documents, deadline=deadline)
         assert task.calls + task.cached == len(texts)
-        return Counted(values, task.truncated, cached=task.cached)
+        return ScoresWithHits(values, task.truncated, cached=task.cached)
 
 
 class SlowScoreCache(MemoryScoreCache):
@@ -127,18 +127,18 @@ class SlowScoreCache(MemoryScoreCache):
         self.gate = Gate()
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
-        await self.gate.pass_by()
+        await self.gate.wait()
         await super().write(model, query, scores)
 
 
-async def turns(count: int = 20) -> None:
+async def let_others_run(count: int = 20) -> None:
     """Let the other tasks of the event loop run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def begun(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+async def start_call(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
     """Start a call, and let it proceed until it waits."""
     task = asyncio.create_task(call)
-    await turns()
+    await let_others_run()
     return task

@@ -55,11 +55,11 @@ class RedisServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Make the server run again after any failure."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
@@ -119,7 +119,7 @@ async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) ->
 
 
 @asynccontextmanager
-async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
+async def fixed_answer_server(answer: bytes, after: float = 0) -> AsyncIterator[str]:
     """Yield the URL of a server that sends one answer to every command.
 
     It waits for some seconds before each answer, except to SETINFO.

@@ -9,7 +9,7 @@ import pytest
 from boundarymorph.caching.vectors import CachingEncoder, Vector
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.encoders import Encoder
-from tests.caching.fakes import GatedEncoder, turns
+from tests.caching.fakes import GatedEncoder, let_others_run
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
@@ -47,9 +47,9 @@ async def test_concurrent_equal_queries_are_encoded_once(encoder: CachingEncoder
     """If the first request is cancelled, another one encodes; an error reaches all of them."""
     inner.gate.shut()
     first, *others = [asyncio.create_task(encoder.encode_query("trams")) for _ in range(4)]
-    await turns()
+    await let_others_run()
     first.cancel()
-    await turns()
+    await let_others_run()
     inner.gate.open()
     for vector in await asyncio.gather(*others):
         np.testing.assert_array_equal(vector, vector_of("trams"))
@@ -78,7 +78,7 @@ async def test_vector_is_not_cached_if_the_model_changed_meanwhile(other: tuple[
     encoder = CachingEncoder(inner)
     inner.gate.shut()
     call = asyncio.ensure_future(encoder.encode_query("a"))
-    await turns()
+    await let_others_run()
     inner.identity, inner.dimension = other  # the servers change their model
     inner.gate.open()
     await call
@@ -92,6 +92,6 @@ async def test_encoder_cache_evicts_the_least_recently_used_query(inner: GatedEn
     encoder = CachingEncoder(inner, max_bytes=1_500)  # there is room for two vectors
     for text in ("a", "b", "a", "c", "a", "b"):
         await encoder.encode_query(text)
-        await turns()
+        await let_others_run()
     assert inner.queries == ["a", "b", "c", "b"]
     await encoder.close()

@@ -14,8 +14,8 @@ from boundarymorph.caching.scores import CachedScore, digest
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import CacheSettings
 from tests import metrics
-from tests.caching.counted import Counted
-from tests.caching.servers import RedisServer, speaking
+from tests.caching.counted import CacheCounts
+from tests.caching.servers import RedisServer, fixed_answer_server
 from tests.clocks import Clock
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
 from tests.ports import free_port
@@ -104,7 +104,7 @@ class TestRedisScoreCache(ScoreCacheContract):
             assert min(map(len, admin.hvals(key))) == 9, "a score without an id takes 9 bytes"
             admin.hset(key, TEXTS[0], "0.5")
             admin.hset(key, "not a digest", admin.hget(key, TEXTS[2]) or b"")
-        with Counted("scores") as counted:
+        with CacheCounts("scores") as counted:
             assert await cache.read(MODEL, QUERY, TEXTS) == [None, *SCORES[1:]]
             assert await cache.look_up(MODEL, QUERY) == dict(list(ALL.items())[1:])
         assert counted.lookups == {"corrupt": 3, "hit": 2}
@@ -121,7 +121,7 @@ class TestRedisScoreCache(ScoreCacheContract):
 
     async def test_cache_metrics_count_each_score_looked_up_or_written(self, cache: RedisScoreCache) -> None:
         before = commands("read"), commands("write")
-        with Counted("scores") as counted:
+        with CacheCounts("scores") as counted:
             await cache.write(MODEL, QUERY, dict(list(ALL.items())[:2]))
             await cache.read(MODEL, QUERY, TEXTS)
             await cache.look_up(MODEL, QUERY)
@@ -160,7 +160,7 @@ async def test_link_recovers_after_its_server_is_killed(
     await bench.everything_works()
     own_server.kill()
     caplog.set_level(logging.INFO, "boundarymorph")
-    with Counted("scores") as counted:
+    with CacheCounts("scores") as counted:
         await bench.everything_is_missed()
     assert bench.states == (State.OPEN, State.OPEN)
     assert counted.lookups == {"error": 12 + 4}  # looking a query up counts once
@@ -196,7 +196,7 @@ async def test_link_never_gives_a_late_answer_to_another_request(own_server: Red
     async with bench_at(own_server.url, seconds=0.1) as bench:
         own_server.hang()
         await asyncio.gather(*(bench.scores.read(MODEL, query, TEXTS[:1]) for query in queries))
-        own_server.go_on()
+        own_server.resume()
         for number, query in enumerate(queries):
             bench.clock.now += 60
             assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, CachedScore(number / 20))
@@ -229,7 +229,7 @@ async def test_cache_reads_a_server_that_refuses_writes(bench: Bench, own_server
             admin.config_set("maxmemory", 1)
         else:
             admin.replicaof("127.0.0.1", free_port())
-        with Counted("scores") as counted:
+        with CacheCounts("scores") as counted:
             for _ in range(4):
                 await bench.write()
                 assert await bench.read() == SCORES
@@ -253,7 +253,7 @@ async def test_cache_reads_a_server_that_refuses_writes(bench: Bench, own_server
     ids=lambda answer: repr(answer[:12]),
 )
 async def test_malformed_redis_answers_are_misses(answer: bytes) -> None:
-    async with speaking(answer) as url, bench_at(url, seconds=0.1) as bench:
+    async with fixed_answer_server(answer) as url, bench_at(url, seconds=0.1) as bench:
         for _ in range(3):
             assert await bench.read() == [None, None, None]
             assert await bench.scores.look_up(MODEL, QUERY) == {}

@@ -42,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def refused(outcome: Outcome) -> str:
+def error_line(outcome: Outcome) -> str:
     """Check for exit code 1 and one line on `stderr`, and return that line."""
     assert outcome.code == 1
     assert outcome.out == ""

@@ -41,7 +41,7 @@ def calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cali
     return calibrate
 
 
-def kept(folder: Path) -> Calibration | None:
+def stored_calibration(folder: Path) -> Calibration | None:
     return artifacts(Settings(data_directory=folder), "texts").read().calibration
 
 
@@ -78,7 +78,7 @@ def test_calibrate_learns_an_index_calibration_from_suggested_pairs(
     assert "Relevance is now the probability that a person agrees" in said
     assert "relevant above others" in said and "than your retriever here" in said
     assert said.splitlines()[-1] == "saved in the index 'texts'"
-    made = kept(tmp_path)
+    made = stored_calibration(tmp_path)
     assert made is not None and "human" in made.maps
     assert (made.scorer, made.queries, made.judgments) == (SeededScorer().name, 8, 160)
 

@@ -21,7 +21,7 @@ from boundarymorph.retrieval import build
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
-from tests.cli.conftest import Outcome, Run, refused
+from tests.cli.conftest import Outcome, Run, error_line
 from tests.patience import PATIENCE, until
 from tests.system import forked
 from tests.system.service import service
@@ -66,7 +66,7 @@ def source(tmp_path: Path) -> Path:
 )
 @pytest.mark.usefixtures("source", "tiny_weights")
 def test_command_reports_invalid_values_in_one_line(run: Run, arguments: list[str], named: str) -> None:
-    assert named in refused(run(*arguments))
+    assert named in error_line(run(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ class TestConfig:
 
     def test_config_names_each_invalid_setting(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("boundarymorph.toml").write_text("prot = 1\nk = 0")
-        line = refused(run("config"))
+        line = error_line(run("config"))
         assert "prot: " in line and "k: " in line
         monkeypatch.setenv("BOUNDARYMORPH_CONFIG", "missing.toml")
-        assert "BOUNDARYMORPH_CONFIG" in refused(run("config"))
+        assert "BOUNDARYMORPH_CONFIG" in error_line(run("config"))
 
 
 @pytest.mark.usefixtures("tiny_weights")
@@ -141,7 +141,7 @@ class TestIndexes:
         assert {len(one.relevances or ()) for one in answer.documents} == {2}
 
         assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
-        assert "'few'" in refused(run("select", "few", "q"))
+        assert "'few'" in error_line(run("select", "few", "q"))
 
     @pytest.mark.slow
     def test_select_answers_a_file_of_queries(
@@ -174,23 +174,23 @@ class TestIndexes:
     @pytest.mark.parametrize("wrong", ['{"query": ""}', '{"query": " "}', '{"text": "bread"}', '{"queries": []}'])
     def test_select_checks_a_file_of_queries_before_any_request(self, run: Run, wrong: str) -> None:
         Path("queries").write_text('{"id": "a", "query": "strings"}\n\n' + wrong + "\nsteam\n")
-        told = refused(run("select", "few", "--queries", "queries", "--url", "http://127.0.0.1:9"))
+        told = error_line(run("select", "few", "--queries", "queries", "--url", "http://127.0.0.1:9"))
         assert "line 3 has no 'query' to read" in told
 
     def test_index_snapshot_and_restore_copy_an_index(self, run: Run, source: Path) -> None:
         run("index", "build", "few", "--from", str(source))
         assert "few: 4 documents, " in run("index", "snapshot", "few", "--to", "copies/one").out
-        assert "copies/one already exists" in refused(run("index", "snapshot", "few", "--to", "copies/one"))
+        assert "copies/one already exists" in error_line(run("index", "snapshot", "few", "--to", "copies/one"))
         assert run("index", "delete", "few").code == 0
         assert run("index", "restore", "few", "--from", "copies/one") == Outcome(0, "few: 4 documents restored\n", "")
         assert "0 added, 4 unchanged; " in run("index", "build", "few", "--from", str(source)).out
-        assert "--replace" in refused(run("index", "restore", "few", "--from", "copies/one"))
+        assert "--replace" in error_line(run("index", "restore", "few", "--from", "copies/one"))
         assert run("index", "restore", "few", "--from", "copies/one", "--replace").code == 0
-        assert "manifest.json" in refused(run("index", "restore", "other", "--from", "copies"))
+        assert "manifest.json" in error_line(run("index", "restore", "other", "--from", "copies"))
         store = Path("copies/one/index.sqlite3")
         store.write_bytes(store.read_bytes()[:-1] + b"!")
-        assert str(store) in refused(run("index", "restore", "other", "--from", "copies/one"))
-        assert "'none'" in refused(run("index", "snapshot", "none", "--to", "copies/none"))
+        assert str(store) in error_line(run("index", "restore", "other", "--from", "copies/one"))
+        assert "'none'" in error_line(run("index", "snapshot", "none", "--to", "copies/none"))
 
     @pytest.mark.strangers
     def test_index_build_reports_skipped_lines(self, run: Run, source: Path) -> None:
@@ -266,10 +266,10 @@ class TestKeys:
         caller = KeyRing([line]).caller(f"Bearer {secret}")
         assert caller.restrict(Scope.WRITE).name == "rag"
         assert caller.sees("team-a") and not caller.sees("other")
-        assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
+        assert "No Where" in error_line(run("key", "rag", "--index", "No Where"))
 
     def test_unknown_scope_and_open_address_without_keys_are_refused(self, run: Run) -> None:
-        line = refused(run("key", "rag", "--scope", "root"))
+        line = error_line(run("key", "rag", "--scope", "root"))
         assert "root" in line and "select" in line
         for role in ("serve", "scorer", "retriever"):
             assert "boundarymorph key" in run(role, "--host", "0.0.0.0", "--port", "0").err
@@ -305,34 +305,34 @@ class TestWithoutTheEncoder:
         assert (outcome.code, outcome.err) == (index.SKIPPED, "")
         assert "3 added" in outcome.out and "2 skipped" in outcome.out
         assert "line 4 skipped: no embedding" in outcome.out and "line 5 skipped: embedding: it has 3" in outcome.out
-        told = told_of(run, "own")
+        told = index_info(run, "own")
         assert (told["dimension"], told["metric"], told["encoder"]) == ("2", "cosine", "own vectors")
-        assert "2 dimensions" in refused(run(*command, "3"))
+        assert "2 dimensions" in error_line(run(*command, "3"))
 
     def test_index_build_without_encoder_makes_an_index_of_words(self, run: Run, source: Path) -> None:
         outcome = run("index", "build", "words", "--from", str(source), "--encoder", "none")
         assert (outcome.code, outcome.err) == (0, "")
         run("index", "describe", "words", "Talks about music.")
-        told = told_of(run, "words")
+        told = index_info(run, "words")
         assert told["description"] == "Talks about music."
         assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
         assert run("index", "compact", "words").code == 0
 
 
 @pytest.fixture
-def own(source: Path) -> list[str]:
+def own_vectors_command(source: Path) -> list[str]:
     """Return the arguments that build an index of own vectors from `source` without an encoder."""
     records = [{"id": str(n), "text": "t", "metadata": {"n": n}, "embedding": [1, n]} for n in range(3)]
     source.write_bytes(b"\n".join(map(orjson.dumps, records)))
     return ["index", "build", "own", "--dimension", "2", "--from"]
 
 
-def told_of(run: Run, name: str) -> dict[str, str]:
+def index_info(run: Run, name: str) -> dict[str, str]:
     """Return the output of `index info` by label."""
     return dict(line.split(maxsplit=1) for line in run("index", "info", name).out.splitlines())
 
 
-def listed(run: Run) -> list[list[str]]:
+def index_counts(run: Run) -> list[list[str]]:
     """Return the names of all indexes and their document counts."""
     return [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]]
 
@@ -341,37 +341,45 @@ class TestSources:
     @pytest.mark.parametrize("packed", [False, True])
     @pytest.mark.parametrize("way", ["file", "-"])
     def test_index_build_reads_plain_and_gzip_sources(
-        self, run: Run, source: Path, own: list[str], packed: bool, way: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        run: Run,
+        source: Path,
+        own_vectors_command: list[str],
+        packed: bool,
+        way: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Gzip files may have several members and any name, and may come from standard input."""
         if packed:
             lines = source.read_bytes().splitlines(keepends=True)
             source.write_bytes(gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:])))
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BufferedReader(BytesIO(source.read_bytes()))))
-        assert "own: 3 documents: 3 added; " in run(*own, str(source) if way == "file" else way).out
-        assert listed(run) == [["own", "3"]]
+        assert "own: 3 documents: 3 added; " in run(*own_vectors_command, str(source) if way == "file" else way).out
+        assert index_counts(run) == [["own", "3"]]
 
     @pytest.mark.parametrize("cut", [slice(0, -8), slice(0, 11)])
-    def test_index_build_names_a_damaged_gzip_file(self, run: Run, source: Path, own: list[str], cut: slice) -> None:
+    def test_index_build_names_a_damaged_gzip_file(
+        self, run: Run, source: Path, own_vectors_command: list[str], cut: slice
+    ) -> None:
         source.write_bytes(gzip.compress(source.read_bytes())[cut])
-        assert "docs.jsonl is a damaged gzip file" in refused(run(*own, str(source)))
+        assert "docs.jsonl is a damaged gzip file" in error_line(run(*own_vectors_command, str(source)))
 
     @pytest.mark.parametrize(
         ("body", "options", "told"),
         [(b"a\nb\n", (), "no line of"), (b"a\n", ("--strict",), "line 1: "), (b"\n", (), "")],
     )
     def test_index_build_without_usable_lines_leaves_no_index(
-        self, run: Run, source: Path, own: list[str], body: bytes, options: tuple[str, ...], told: str
+        self, run: Run, source: Path, own_vectors_command: list[str], body: bytes, options: tuple[str, ...], told: str
     ) -> None:
         whole = source.read_bytes()
         for before in ([], [["own", "3"]]):
             source.write_bytes(body)
-            outcome = run(*own, str(source), *options)
+            outcome = run(*own_vectors_command, str(source), *options)
             assert (outcome.code, outcome.err.count("\n")) == ((1, 1) if told else (0, 0))
             assert told in outcome.err and (told or "docs.jsonl is empty" in outcome.out)
-            assert listed(run) == before
+            assert index_counts(run) == before
             source.write_bytes(whole)
-            assert run(*own, str(source)).code == 0
+            assert run(*own_vectors_command, str(source)).code == 0
 
 
 STORE = "INDEX_STORE=lake STORES__LAKE__URL=milvus://milvus"
@@ -398,19 +406,19 @@ class TestRemoteIndexes:
         for name, value in (part.split("=") for part in setting.split()):
             monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
         monkeypatch.setattr(build, "build_encoder", None)  # the command is refused before a model is loaded
-        assert says in refused(run("index", *command))
+        assert says in error_line(run("index", *command))
         assert not Path("data").exists()
 
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_index_kind_is_shown_and_trained_on_compaction(run: Run, source: Path) -> None:
     assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
-    told = told_of(run, "few")
+    told = index_info(run, "few")
     assert (told["kind"], told["documents"], told["dimension"]) == ("ivf", "4", "384")
     assert "trained" not in told
     assert run("index", "compact", "few").code == 0
-    told = told_of(run, "few")
+    told = index_info(run, "few")
     assert "4 documents" in told["trained"]
     assert any(label.startswith("recall@") for label in told)
-    assert "use one of flat, ivf" in refused(run("index", "build", "new", "--from", str(source), "--kind", "hnsw"))
+    assert "use one of flat, ivf" in error_line(run("index", "build", "new", "--from", str(source), "--kind", "hnsw"))
     assert run("index", "info", "none").code == 1

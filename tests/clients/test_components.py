@@ -57,7 +57,7 @@ class Kit:
         return [self.read(each) for each in (asyncio.run(found) if later else found)]
 
 
-async def ran(component: Any, **given: Any) -> Any:
+async def run_and_close(component: Any, **given: Any) -> Any:
     found = await component.run_async(**given)
     await component.close_async()
     return found["documents"]
@@ -96,9 +96,9 @@ KITS = {
             id=f"{text}{given}", content=text, blob=ByteStream(b"a") if text is None else None, meta=given
         ),
         lambda one, query, found, later: (
-            ran(one, query=query, documents=found) if later else one.run(query, found)["documents"]
+            run_and_close(one, query=query, documents=found) if later else one.run(query, found)["documents"]
         ),
-        lambda one, query, later: ran(one, query=query) if later else one.run(query)["documents"],
+        lambda one, query, later: run_and_close(one, query=query) if later else one.run(query)["documents"],
         lambda one: (one.content or "", one.score, one.meta),
         {"id": 7, "text": "text 7", "title": "T7", "score": -7},
     ),

@@ -49,7 +49,7 @@ def check_agrees(
     assert compared
 
 
-def of(operator: str, value: Any, field: str = "meta.x") -> dict[str, Any]:
+def condition(operator: str, value: Any, field: str = "meta.x") -> dict[str, Any]:
     return {"field": field, "operator": operator, "value": value}
 
 
@@ -59,23 +59,26 @@ def matched(given: dict[str, Any], metadata: dict[str, Any]) -> bool:
 
 ORDERED = [None, 0, 1, 2.5, datetime(2025, 3, 5), MOMENT, MOMENT.replace(microsecond=500_000), TIMES[7], TIMES[11]]
 HAYSTACK: list[dict[str, Any]] = [
-    *(of(operator, value) for operator in ("==", "!=") for value in (*ORDERED, "a", "nowhere")),
-    *(of(operator, value) for operator in (">", ">=", "<", "<=") for value in ORDERED),
+    *(condition(operator, value) for operator in ("==", "!=") for value in (*ORDERED, "a", "nowhere")),
+    *(condition(operator, value) for operator in (">", ">=", "<", "<=") for value in ORDERED),
     *(
-        of(operator, values)
+        condition(operator, values)
         for operator in ("in", "not in")
         for values in ([], [None], ["a", None], [1, 2.5], [MOMENT, "a"], ["2025-03-05"])
     ),
-    *(of(operator, value, "meta.x.y") for operator in ("==", "!=") for value in (None, 1)),
+    *(condition(operator, value, "meta.x.y") for operator in ("==", "!=") for value in (None, 1)),
     *(
         {"operator": operator, "conditions": conditions}
         for operator in ("AND", "OR", "NOT")
         for conditions in (
             [],
-            [of("==", "a")],
-            [of("!=", None), of("not in", [1, "a"])],
-            [{"operator": "OR", "conditions": []}, of(">", 1)],
-            [{"operator": "NOT", "conditions": [of("==", None), of("<", MOMENT)]}, of("!=", "b", "x")],
+            [condition("==", "a")],
+            [condition("!=", None), condition("not in", [1, "a"])],
+            [{"operator": "OR", "conditions": []}, condition(">", 1)],
+            [
+                {"operator": "NOT", "conditions": [condition("==", None), condition("<", MOMENT)]},
+                condition("!=", "b", "x"),
+            ],
         )
     ),
 ]
@@ -89,13 +92,17 @@ def test_haystack_filter_matches_like_its_own_implementation(given: dict[str, An
 @pytest.mark.parametrize(
     "given",
     [
-        *(of(each, 1, field) for each in COMPARISONS for field in ("id", "content", "score", "meta", "meta.not")),
-        *(of(operator, ["a"]) for operator in ("==", "!=", ">", "<=")),
-        *(of(operator, "a") for operator in ("in", "not in", ">", ">=", "<", "<=")),
-        *(of(operator, True) for operator in (">", "<=")),
-        of("==", {"a": 1}),
-        of("in", [["a"]]),
-        of("contains", "a"),
+        *(
+            condition(each, 1, field)
+            for each in COMPARISONS
+            for field in ("id", "content", "score", "meta", "meta.not")
+        ),
+        *(condition(operator, ["a"]) for operator in ("==", "!=", ">", "<=")),
+        *(condition(operator, "a") for operator in ("in", "not in", ">", ">=", "<", "<=")),
+        *(condition(operator, True) for operator in (">", "<=")),
+        condition("==", {"a": 1}),
+        condition("in", [["a"]]),
+        condition("contains", "a"),
         {"operator": "XOR", "conditions": []},
         {"operator": "AND"},
         {"field": "meta.x", "operator": "=="},
@@ -128,7 +135,7 @@ OF_LISTS = [
 ]
 
 
-def of_llamaindex(given: MetadataFilters) -> dict[str, Any]:
+def llamaindex_matches(given: MetadataFilters) -> dict[str, Any]:
     return BoundaryMorphRetriever("i", filters=given)._asked()["filter"] or {}
 
 
@@ -136,7 +143,7 @@ def of_llamaindex(given: MetadataFilters) -> dict[str, Any]:
 def test_llamaindex_filter_matches_like_its_own_implementation(given: MetadataFilters) -> None:
     lists: list[dict[str, Any]] = [{}, {"x": None}, *({"x": value} for value in ([], ["a"], ["b", "a"], [1, 2], [""]))]
     check_agrees(
-        of_llamaindex(given),
+        llamaindex_matches(given),
         lists if given in OF_LISTS else METADATA,
         lambda metadata: build_metadata_filter_fn({"n": metadata}.__getitem__, given)("n"),
     )
@@ -155,4 +162,4 @@ def test_llamaindex_filter_matches_like_its_own_implementation(given: MetadataFi
 )
 def test_unsupported_llamaindex_filter_is_refused(operator: str, value: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"'{operator}'"):
-        of_llamaindex(filters(None, (operator, value)))
+        llamaindex_matches(filters(None, (operator, value)))

@@ -80,7 +80,7 @@ def test_unusable_url_is_refused_without_its_password(given: str, monkeypatch: p
         monkeypatch.setenv("BOUNDARYMORPH_URL", given)
 
 
-async def asked(client: AsyncClient, times: int = 1) -> list[str]:
+async def statuses(client: AsyncClient, times: int = 1) -> list[str]:
     found = await asyncio.gather(*(client.select("sea", pool=POOL, budget=1, k=1) for _ in range(times)))
     return [selection.status for selection in found]
 
@@ -88,11 +88,11 @@ async def asked(client: AsyncClient, times: int = 1) -> list[str]:
 def test_async_client_works_in_successive_event_loops(url: str) -> None:
     client = AsyncClient(url)
     for times in (1, 1, 1, 30):
-        assert asyncio.run(asked(client, times)) == ["complete"] * times
+        assert asyncio.run(statuses(client, times)) == ["complete"] * times
     assert len(client._pools._clients) == 1, "nothing is kept for loops that are closed"
 
 
-def _asked_by_child(url: str, calls: int) -> list[str]:
+def _select_in_child(url: str, calls: int) -> list[str]:
     """Send requests with the parent's client."""
     return [CLIENTS[url].select("sea", pool=[f"{os.getpid()} {n}", "hill"], k=2).documents[0].id for n in range(calls)]
 
@@ -104,7 +104,7 @@ def test_client_opens_its_own_connections_after_a_fork(url: str, recorder: Recor
     client = CLIENTS[url] = Client(url)
     assert client.ready().status == client.ready().status == "ok"
     with multiprocessing.get_context("fork").Pool(4) as pool:
-        answers = pool.starmap_async(_asked_by_child, [(url, 10)] * 4, chunksize=1)
+        answers = pool.starmap_async(_select_in_child, [(url, 10)] * 4, chunksize=1)
         assert all(len(answer) == 10 for answer in answers.get(PATIENCE))
     assert client.ready().status == "ok"
     assert 2 <= recorder.connections <= 5, "one of the parent, and at most one of each child"

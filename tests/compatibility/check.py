@@ -93,15 +93,15 @@ def calling(servers: Servers, url: str | None = None, key: str | None = None, **
 
 
 Kinds = type[BaseException] | Sequence[type[BaseException]]
-SAID = "50 documents: 51", "key", "no scorer", "deadline"
+MESSAGES = "50 documents: 51", "key", "no scorer", "deadline"
 
 
-def row(
+def check_client(
     package: str,
     endpoint: str,
-    asked: Callable[[Call], list[tuple[int, float]]],
+    rank: Callable[[Call], list[tuple[int, float]]],
     kinds: Kinds | None,
-    said: Sequence[str] = SAID,
+    messages: Sequence[str] = MESSAGES,
     what: str = "",
 ) -> None:
     """Register the checks of every client: all documents, the first three, a budget, errors.
@@ -109,23 +109,23 @@ def row(
     Args:
         package: The package of the client.
         endpoint: Its route.
-        asked: Returns the index and the score of each document, best first.
+        rank: Returns the index and the score of each document, best first.
         kinds: Its errors for too many documents, a wrong key, an unavailable scorer and a late one. One type stands for
             all four; None means that it raises none.
-        said: The messages of these errors.
+        messages: The messages of these errors.
         what: Distinguishes several clients of a package.
     """
 
     @check(package, endpoint, what + "order")
     def ranks(servers: Servers) -> None:
         expected = ranking(servers)
-        same(asked(calling(servers)), expected)
-        same(asked(calling(servers, top=3)), expected[:3])
+        check_same(rank(calling(servers)), expected)
+        check_same(rank(calling(servers, top=3)), expected[:3])
 
     @check(package, endpoint, what + "budget")
     def saves(servers: Servers) -> None:
         new = [f"{document} ({package} {endpoint} {what})" for document in DOCUMENTS]  # their scores are not cached yet
-        found = asked(calling(servers, f"{servers.whole}/p/default@0.2", documents=new))
+        found = rank(calling(servers, f"{servers.whole}/p/default@0.2", documents=new))
         exact = dict(ranking(servers, new))
         assert sorted(index for index, _ in found) == list(range(len(new))), found
         assert sum(abs(score - exact[index]) <= TOLERANCE for index, score in found) == 2, (found, exact)
@@ -142,8 +142,8 @@ def row(
             calling(servers, servers.away),
             calling(servers, servers.late),
         )
-        for call, kind, part in zip(calls, expected, said, strict=True):
-            raised(kind, lambda call=call: asked(call), part)  # type: ignore[misc]
+        for call, kind, part in zip(calls, expected, messages, strict=True):
+            check_raises(kind, lambda call=call: rank(call), part)  # type: ignore[misc]
 
 
 def sigmoids(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -161,7 +161,7 @@ def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any)
     return [(result["index"], result["relevance_score"]) for result in results]
 
 
-def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
+def check_same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
     """Check that the documents, their order, and their scores are equal."""
     given = list(found)
     assert [index for index, _ in given] == [index for index, _ in expected], (given, expected)
@@ -169,13 +169,15 @@ def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) 
         assert abs(score - wanted) <= TOLERANCE, (given, expected)
 
 
-def raised(kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *said: str) -> Any:
+def check_raises(
+    kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *messages: str
+) -> Any:
     """Return the exception of this kind that a call raises, after checking its message."""
     try:
         answer = call()
     except kind as error:
         message = f"{error} {getattr(error, 'body', '')} {getattr(error, 'message', '')}"
-        assert all(part in message for part in said), f"{said} is not said: {message}"
+        assert all(part in message for part in messages), f"the message lacks {messages}: {message}"
         return error
     raise AssertionError(f"nothing was raised; the answer is {answer!r}")
 

@@ -67,7 +67,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return drawn
 
 
-def told_apart(one: ColorType, other: ColorType) -> bool:
+def distinguishable(one: ColorType, other: ColorType) -> bool:
     """Return whether two colours differ without red-green vision (Machado and others 2009)."""
     lost = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
     seen = [np.clip(np.array(lost) @ np.array(to_rgb(colour)) ** 2.2, 0, 1) ** (1 / 2.2) for colour in (one, other)]
@@ -104,7 +104,7 @@ def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path, small_pictures
     assert titles == {"nCG: one", "nDCG@10: one", "CE-nCG: one", "CE-nCG: other", "CE-nCG: mean of tables"}
     for panel in (panel for figure in small_pictures for panel in figure.axes):
         wide = [line.get_color() for line in panel.lines if line.get_linewidth() > 1]
-        assert len(wide) == 3 and all(told_apart(*pair) for pair in combinations(wide, 2))
+        assert len(wide) == 3 and all(distinguishable(*pair) for pair in combinations(wide, 2))
         assert {line.get_color() for line in panel.lines if line.get_linewidth() == 1} <= {plots.OTHERS}
     assert "CE-nCG (%)" in shown and "other: bm25 left out: the table has no bm25" in " ".join(shown.split())
     assert "\x1b[" not in shown, "no colour where there is no terminal"

@@ -22,7 +22,7 @@ audits = st.lists(
 )
 
 
-def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
+def stopping_point(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
     """Return the checkpoint where a session stops.
 
     It is the first one whose believed loss is at most the threshold, or the last one.
@@ -38,7 +38,7 @@ def violations(given: list[Audit], threshold: float, loss: float, budget: int, a
     """Count the requests whose loss exceeds `loss`, with this threshold or a smaller one."""
     tried = [other for other in among if other <= threshold]
     return sum(
-        any((checkpoint := stopped(one, other, budget)) is None or checkpoint.real > loss for other in tried)
+        any((checkpoint := stopping_point(one, other, budget)) is None or checkpoint.real > loss for other in tried)
         for one in given
     )
 
@@ -67,7 +67,7 @@ def test_certified_threshold_is_the_largest_allowed_by_definition(
         assert found.missing is not None
 
 
-def test_certified_says_what_is_missing() -> None:
+def test_certify_names_missing_audits_calls_or_scorer() -> None:
     good, late = audit((0.5, 0.03), (0.04, 0.01)), audit((0.04, 0.2), (0.03, 0.01))
     never = audit((0.04, 0.2), (0.01, 0.1))
     assert PROMISE.fewest == 9

@@ -192,7 +192,7 @@ async def gateway(behind: Settings) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-class Held:
+class BlockedScoring:
     """Make scorers wait until `open` is set, except for the queries `passing`.
 
     Attributes:

@@ -9,7 +9,7 @@ import pytest
 from tests.caching.servers import RedisServer
 from tests.fakes.upstream import in_a_thread, well
 from tests.fakes.wires import Ours, Server
-from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost
+from tests.faults.scenario import Role, check_nothing_lost, completes, fill, gateway
 from tests.faults.table import Table
 from tests.patience import until
 from tests.ports import free_port
@@ -55,7 +55,7 @@ def _indexes(directory: Path) -> Iterator[Role]:
 def indexes(_indexes: Role) -> Iterator[Role]:
     """Yield the retriever with the index `tales`."""
     yield _indexes
-    _indexes.mend()
+    _indexes.repair()
 
 
 @pytest.fixture(scope="package")
@@ -98,8 +98,8 @@ def front(_front: Role, indexes: Role, rogue: Server) -> Iterator[Service]:
     until(lambda: completes(_front.service))
     yield _front.service
     rogue.behaviour, rogue.script = well, []
-    indexes.mend()
-    nothing_is_lost(_front.service)
+    indexes.repair()
+    check_nothing_lost(_front.service)
     assert "Traceback" not in _front.service.log
 
 
@@ -118,9 +118,9 @@ class Deployment:
         sample = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
         return sum(role.service.metric(sample) for role in (self.first, self.second))
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         for part in (self.first, self.second, self.gateway, self.redis):
-            part.mend()
+            part.repair()
 
 
 @pytest.fixture(scope="package")
@@ -153,6 +153,6 @@ def deployment(_deployment: Deployment, indexes: Role) -> Iterator[Deployment]:
     """Yield the deployment, in which everything works before and after each test."""
     until(lambda: completes(_deployment.gateway.service))
     yield _deployment
-    _deployment.mend()
-    nothing_is_lost(_deployment.gateway.service)
+    _deployment.repair()
+    check_nothing_lost(_deployment.gateway.service)
     assert "Traceback" not in _deployment.gateway.service.log

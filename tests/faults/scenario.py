@@ -51,12 +51,12 @@ class Role:
         """Stop the process: connections stay open, and nothing is answered."""
         self.service.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.service.process.send_signal(signal.SIGCONT)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Make the process run again after any failure."""
-        self.go_on()
+        self.resume()
         if self.service.process.poll() is not None:
             self.start()
 
@@ -74,10 +74,10 @@ def fill(service: Service) -> None:
     service.fill("tales", DOCUMENTS)
 
 
-def nothing_is_lost(service: Service) -> None:
+def check_nothing_lost(service: Service) -> None:
     """Check that every acknowledged document is there."""
     assert service.client.get("/indexes/tales").json()["count"] == len(DOCUMENTS)
-    body = whole(ask(service, budget=0, k=len(DOCUMENTS) + 1, return_documents=True), k=len(DOCUMENTS) + 1)
+    body = check_answer(ask(service, budget=0, k=len(DOCUMENTS) + 1, return_documents=True), k=len(DOCUMENTS) + 1)
     assert {document["id"]: document["text"] for document in body["documents"]} == {
         document["id"]: document["text"] for document in DOCUMENTS
     }
@@ -98,7 +98,7 @@ def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Res
     return service.client.post("/select", json=selection(query, **options))
 
 
-def whole(
+def check_answer(
     response: httpx.Response, status: str = "complete", *, k: int = K, known: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Check an answer, which has k or all N documents even after failures; return its body.
@@ -122,7 +122,7 @@ def ids(body: dict[str, Any]) -> list[str]:
     return [document["id"] for document in body["documents"]]
 
 
-def spent(body: dict[str, Any]) -> tuple[int, int]:
+def calls_and_hits(body: dict[str, Any]) -> tuple[int, int]:
     """Return the calls and the cached scores of an answer."""
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
 
@@ -138,22 +138,22 @@ def completes(service: Service) -> bool:
     return response.is_success and response.json()["status"] == "complete"
 
 
-def remembers(service: Service, query: str) -> bool:
+def is_cached(service: Service, query: str) -> bool:
     """Return whether a repeated query costs nothing."""
-    return spent(whole(ask(service, query)))[0] == 0
+    return calls_and_hits(check_answer(ask(service, query)))[0] == 0
 
 
-def asked(service: Service, query: str) -> dict[str, Any]:
+def ask_and_cache(service: Service, query: str) -> dict[str, Any]:
     """Return the answer to a new query once all of its scores are cached."""
     written = 'boundarymorph_cache_writes_total{cache="scores",outcome="ok"}'
     before = service.metric(written)
-    body = whole(ask(service, query))
-    assert spent(body) == (BUDGET, 0)
+    body = check_answer(ask(service, query))
+    assert calls_and_hits(body) == (BUDGET, 0)
     until(lambda: service.metric(written) >= before + BUDGET)
     return body
 
 
-def mended(service: Service, scorer: Server) -> float:
+def repair_scorer(service: Service, scorer: Server) -> float:
     """Make the stand-in scorer work again, and return the seconds until an answer is complete."""
     scorer.behaviour = well
     return Stopwatch().until(lambda: completes(service))

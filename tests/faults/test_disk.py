@@ -10,7 +10,7 @@ import pytest
 
 from tests.disks import IN_A_NAMESPACE
 from tests.fakes.wires import Server
-from tests.faults.scenario import NDJSON, Stopwatch, ask, completes, fill, ids, nothing_is_lost, whole
+from tests.faults.scenario import NDJSON, Stopwatch, ask, check_answer, check_nothing_lost, completes, fill, ids
 from tests.faults.table import Table
 from tests.patience import until
 from tests.system.load import outcome
@@ -28,7 +28,7 @@ def _upload(batch: int) -> bytes:
     return b"\n".join(map(orjson.dumps, records))
 
 
-def through(mount: str) -> Sequence[str]:
+def mount_first(mount: str) -> Sequence[str]:
     """Return the start of a command that mounts a disk and then runs another command."""
     return (*IN_A_NAMESPACE, "sh", "-c", f'{mount} && exec "$@"', "sh")
 
@@ -62,13 +62,13 @@ def test_start_on_a_full_or_read_only_disk_serves_reads(
     copied = f"cp -a {disk} {disk}.kept && mount -t tmpfs -o size=4m tmpfs {disk} && cp -a {disk}.kept/* {disk}"
     filled = f"{copied} && (head -c 4m /dev/zero > {disk}/ballast || true)"
     with (
-        retriever(disk, through=through(filled if fault == "full" else read_only(disk))) as indexes,
+        retriever(disk, wrapper=mount_first(filled if fault == "full" else read_only(disk))) as indexes,
         service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
     ):
         assert names(gateway) == ["tales"]
         answer = ask(gateway)
-        whole(answer)
-        nothing_is_lost(gateway)
+        check_answer(answer)
+        check_nothing_lost(gateway)
         refused = write(gateway)
         assert names(gateway) == ["tales"]
         if fault == "full":
@@ -91,7 +91,7 @@ def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table)
         memory.unlink()
     (log,) = disk.rglob("*-wal")
     assert log.stat().st_size
-    with retriever(disk, through=through(read_only(disk)), ready=False) as indexes:
+    with retriever(disk, wrapper=mount_first(read_only(disk)), ready=False) as indexes:
         indexes.await_answer("/livez")
         until(lambda: log.name in indexes.log)
         refused = indexes.client.get("/readyz")
@@ -130,10 +130,10 @@ def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, r
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size={MEGABYTES}m tmpfs {disk} && head -c {BALLAST}m /dev/zero > {disk}/ballast"
-    small = through(mount)
+    small = mount_first(mount)
     acknowledged: set[str] = set()
     with (
-        retriever(disk, through=small) as indexes,
+        retriever(disk, wrapper=small) as indexes,
         service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
     ):
         assert gateway.client.put("/indexes/tales", json={"dimension": 2}).status_code == 201
@@ -147,7 +147,7 @@ def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, r
         assert refused.status_code == 507, refused.text
         meanwhile = ask(gateway, query_embedding=[1.0, 0.3])
         sent = acknowledged | {f"{batch}-{number}" for number in range(BATCH)}
-        whole(meanwhile, known=list(sent))
+        check_answer(meanwhile, known=list(sent))
         assert acknowledged <= _stored(gateway) < sent
 
         Path(f"/proc/{indexes.process.pid}/root{disk}/ballast").unlink()

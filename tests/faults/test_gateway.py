@@ -21,15 +21,15 @@ from tests.faults.scenario import (
     BUDGET,
     Stopwatch,
     ask,
-    asked,
+    ask_and_cache,
+    calls_and_hits,
+    check_answer,
     completes,
     descriptors,
     ids,
-    mended,
     new_query,
+    repair_scorer,
     selection,
-    spent,
-    whole,
 )
 from tests.faults.table import Table
 from tests.patience import PATIENCE, until
@@ -42,7 +42,7 @@ DAY = 86_400
 def test_killed_gateway_loses_no_cached_scores(deployment: Deployment, table: Table) -> None:
     """Scores are in Redis, so a new process repeats answers without a call."""
     query = new_query()
-    first = asked(deployment.gateway.service, query)
+    first = ask_and_cache(deployment.gateway.service, query)
     with ThreadPoolExecutor(4) as threads:
         under_way = [threads.submit(ask, deployment.gateway.service) for _ in range(4)]
         before = deployment.calls
@@ -50,19 +50,19 @@ def test_killed_gateway_loses_no_cached_scores(deployment: Deployment, table: Ta
         deployment.gateway.kill()
         for request in under_way:
             try:
-                whole(request.result())
+                check_answer(request.result())
             except httpx.TransportError:
                 continue
     watch = Stopwatch()
     deployment.gateway.start(ready=False)
     deployment.gateway.service.await_answer()
     calls = deployment.calls
-    repeated = whole(ask(deployment.gateway.service, query))
+    repeated = check_answer(ask(deployment.gateway.service, query))
     recovery = watch.seconds
-    assert (spent(repeated), ids(repeated)) == ((0, BUDGET), ids(first))
+    assert (calls_and_hits(repeated), ids(repeated)) == ((0, BUDGET), ids(first))
     assert deployment.calls == calls
-    more = whole(ask(deployment.gateway.service, query, budget=BUDGET + 5, rounds=1))
-    assert spent(more) == (5, BUDGET)
+    more = check_answer(ask(deployment.gateway.service, query, budget=BUDGET + 5, rounds=1))
+    assert calls_and_hits(more) == (5, BUDGET)
     assert deployment.calls == calls + 1
     again = outcome(ask(deployment.gateway.service, query))
     saw = f"the connection breaks; the same request again, {again} without a call"
@@ -96,7 +96,7 @@ def test_gateway_finishes_requests_after_sigterm_under_load(
             answered, unanswered = one.result()
             assert unanswered not in inside
             for response in answered:
-                whole(response)
+                check_answer(response)
         assert "Traceback" not in gateway.log
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,7 +123,7 @@ def test_client_that_leaves_ends_its_scorer_request(front: Service, rogue: Serve
 def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Server, table: Table) -> None:
     """More clients than the pool has connections leave after random bytes, as the scorer works."""
     chance = random.Random(0)
-    whole(ask(front))
+    check_answer(ask(front))
     before = descriptors(front)
     rogue.behaviour = slow(0.02)
     for _ in range(100):
@@ -132,7 +132,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
         with socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as connection:
             connection.sendall(head.encode() + body)
             connection.recv(chance.choice((1, 200, 4_000)))
-    recovery = mended(front, rogue)
+    recovery = repair_scorer(front, rogue)
     until(lambda: descriptors(front) <= before + 2)  # the test's own connections may be open
     saw = "the work is cancelled, and the scorer is free again"
     table.add("100 clients leave their streams", saw, recovery)
@@ -141,7 +141,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
 def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: StartGateway, table: Table) -> None:
     """The heads have no key, and their connections exceed the limit of the process."""
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
-    with another_gateway(through=few) as gateway, ExitStack() as held:
+    with another_gateway(wrapper=few) as gateway, ExitStack() as held:
         for _ in range(300):
             connection = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE))
             with suppress(OSError):  # the gateway may have closed it already
@@ -149,7 +149,7 @@ def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: Star
         for _ in range(20):
             with httpx.Client(base_url=gateway.url, timeout=PATIENCE) as client:
                 assert client.get("/livez").is_success
-        whole(ask(gateway))
+        check_answer(ask(gateway))
         assert gateway.metric('boundarymorph_connections_closed_total{reason="full"}') >= 100
         assert "Too many open files" not in gateway.log
         saw = "probes and requests are answered; a new connection closes the one that has waited longest"
@@ -176,7 +176,7 @@ def test_wall_clock_jump_does_not_disturb_the_gateway(
     }
     with another_gateway(environment=environment) as gateway, ThreadPoolExecutor(1) as thread:
         query = new_query()
-        expected = ids(asked(gateway, query))
+        expected = ids(ask_and_cache(gateway, query))
         for direction, days in (("forward", 30), ("back", -30)):
             rogue.behaviour = slow(1.5)
             request = thread.submit(ask, gateway, deadline_ms=30_000)
@@ -184,17 +184,17 @@ def test_wall_clock_jump_does_not_disturb_the_gateway(
             until(partial(_is_off_by, gateway, days))
             assert not request.done()
             response = request.result()
-            assert spent(whole(response)) == (BUDGET, 0)
+            assert calls_and_hits(check_answer(response)) == (BUDGET, 0)
             for seconds in (3, 10, 30):  # on a busy machine the first may pass before anything is scored
                 rogue.script, rogue.behaviour = [well], slow(seconds)
                 late = ask(gateway, deadline_ms=1_000 * seconds)
                 if late.headers.get("x-boundarymorph-status") == "partial":
                     break
-            assert whole(late, "partial")["stop_reason"] == "deadline"
+            assert check_answer(late, "partial")["stop_reason"] == "deadline"
             rogue.behaviour = well
             until(lambda: completes(gateway))
-            again = whole(ask(gateway, query))
-            assert (spent(again), ids(again)) == ((0, BUDGET), expected)
+            again = check_answer(ask(gateway, query))
+            assert (calls_and_hits(again), ids(again)) == ((0, BUDGET), expected)
             saw = f"{outcome(response)}; deadlines and caches hold"
             table.add(f"wall clock jumps by 30 days: {direction}", saw, None)
         assert gateway.stop() == 0

@@ -7,7 +7,18 @@ import pytest
 
 from tests.fakes.upstream import Behaviour, answer, hang, in_a_thread, slow, well
 from tests.fakes.wires import Server
-from tests.faults.scenario import BUDGET, Role, Stopwatch, ask, completes, gateway, mended, new_query, spent, whole
+from tests.faults.scenario import (
+    BUDGET,
+    Role,
+    Stopwatch,
+    ask,
+    calls_and_hits,
+    check_answer,
+    completes,
+    gateway,
+    new_query,
+    repair_scorer,
+)
 from tests.faults.table import Table
 from tests.patience import until
 from tests.scoring.chat.scripted import MODEL, Chat, completion
@@ -45,7 +56,7 @@ def judged(_judged: Role, model: Server) -> Iterator[Service]:
 def test_language_model_briefly_busy_is_retried(judged: Service, model: Server, table: Table) -> None:
     model.script = [answer({"error": {"message": "rate limit"}}, 429, retry_after="1")] * 2
     response = ask(judged)
-    assert spent(whole(response)) == (BUDGET, 0)
+    assert calls_and_hits(check_answer(response)) == (BUDGET, 0)
     table.add("a language model answers 429 for a moment", f"{outcome(response)}, after the pause", None)
 
 
@@ -54,8 +65,8 @@ def test_language_model_busy_gives_429_or_a_degraded_answer(judged: Service, mod
     refused = ask(judged, deadline_ms=10_000)
     assert refused.status_code == 429
     degraded = ask(judged, deadline_ms=10_000, on_failure="degrade")
-    whole(degraded, "retrieval_only")
-    recovery = mended(judged, model)
+    check_answer(degraded, "retrieval_only")
+    recovery = repair_scorer(judged, model)
     saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
     table.add("a language model answers 429 beyond the deadline", saw, recovery)
 
@@ -63,17 +74,17 @@ def test_language_model_busy_gives_429_or_a_degraded_answer(judged: Service, mod
 def test_language_model_too_slow_gives_a_partial_answer(judged: Service, model: Server, table: Table) -> None:
     model.behaviour = slow(2)
     response = ask(judged, deadline_ms=5_000)
-    body = whole(response, "partial")
-    assert body["stop_reason"] == "deadline" and 0 < spent(body)[0] < BUDGET
-    recovery = mended(judged, model)
+    body = check_answer(response, "partial")
+    assert body["stop_reason"] == "deadline" and 0 < calls_and_hits(body)[0] < BUDGET
+    recovery = repair_scorer(judged, model)
     table.add("a language model too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
 def test_language_model_missing_answer_gives_the_other_grades(judged: Service, model: Server, table: Table) -> None:
     model.script = [hang]
     response = ask(judged, deadline_ms=6_000)
-    body = whole(response, "partial")
-    assert spent(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
+    body = check_answer(response, "partial")
+    assert calls_and_hits(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
     recovery = Stopwatch().until(lambda: completes(judged))
     table.add("one answer of a language model never comes", f"{outcome(response)} at the deadline", recovery)
 
@@ -94,10 +105,10 @@ def test_language_model_malformed_answers_are_not_cached(
     query = new_query()
     model.behaviour = WRONG[wrong]
     degraded = ask(judged, query)
-    whole(degraded, "retrieval_only")
+    check_answer(degraded, "retrieval_only")
     refused = ask(judged, query, on_failure="error")
-    recovery = mended(judged, model)
-    assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing was cached
+    recovery = repair_scorer(judged, model)
+    assert calls_and_hits(check_answer(ask(judged, query))) == (BUDGET, 0)  # nothing was cached
     saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add(f"a language model answers wrongly: {wrong}", saw, recovery)
 
@@ -115,8 +126,8 @@ def test_language_model_missing_grade_leaves_one_document_unscored(
 ) -> None:
     model.script = [ONE[one]()]
     response = ask(judged, k=120)
-    body = whole(response, k=120)
-    assert spent(body) == (BUDGET, 0)
+    body = check_answer(response, k=120)
+    assert calls_and_hits(body) == (BUDGET, 0)
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
     assert any(warning["slug"] == "documents-without-score" for warning in body["warnings"])
     saw = f"{outcome(response)}; a warning; the document has its expected score"

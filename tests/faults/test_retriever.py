@@ -7,7 +7,19 @@ import pytest
 
 from tests.fakes.upstream import slow, well
 from tests.fakes.wires import Server
-from tests.faults.scenario import BUDGET, DOCUMENTS, K, Role, Stopwatch, ask, completes, ids, new_query, spent, whole
+from tests.faults.scenario import (
+    BUDGET,
+    DOCUMENTS,
+    K,
+    Role,
+    Stopwatch,
+    ask,
+    calls_and_hits,
+    check_answer,
+    completes,
+    ids,
+    new_query,
+)
 from tests.faults.table import Table
 from tests.patience import until
 from tests.ports import free_port
@@ -22,11 +34,11 @@ def test_retriever_killed_fails_only_requests_for_indexes(front: Service, indexe
     refused = ask(front)
     assert refused.status_code == 503
     given = ask(front, index=None, pool=POOL, query_embedding=[1.0, 0.5])
-    whole(given)
-    whole(ask(front, index=None, pool=list(DOCUMENTS)))  # the gateway computes lexical vectors
+    check_answer(given)
+    check_answer(ask(front, index=None, pool=list(DOCUMENTS)))  # the gateway computes lexical vectors
     ranked = [document | {"score": -float(number)} for number, document in enumerate(POOL)]
     ordered = ask(front, index=None, pool=ranked)  # the retriever would encode the query
-    assert ids(whole(ordered, "retrieval_only")) == [document["id"] for document in DOCUMENTS[:K]]
+    assert ids(check_answer(ordered, "retrieval_only")) == [document["id"] for document in DOCUMENTS[:K]]
     watch = Stopwatch()
     indexes.start(ready=False)
     recovery = watch.until(lambda: completes(front))
@@ -47,18 +59,18 @@ def test_one_of_two_retrievers_lost_fails_no_request(
     options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
     works = f'boundarymorph_replica_up{{endpoint="{second.service.url}",role="retriever"}}'
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
-        expected = ids(whole(ask(gateway, query := new_query())))
+        expected = ids(check_answer(ask(gateway, query := new_query())))
         assert gateway.metric(works) == 1
         second.kill() if fault == "killed" else second.hang()
 
         def noticed() -> bool:
-            assert ids(whole(ask(gateway, query, on_failure="error", reuse=False))) == expected
+            assert ids(check_answer(ask(gateway, query, on_failure="error", reuse=False))) == expected
             return gateway.metric(works) == 0
 
         until(noticed)
         response = ask(gateway, query, on_failure="error", reuse=False)
         watch = Stopwatch()
-        second.mend() if fault == "hangs" else second.start()
+        second.repair() if fault == "hangs" else second.start()
         recovery = watch.until(lambda: completes(gateway) and gateway.metric(works) == 1)
         second.kill()
     table.add(f"one of two retrievers {fault}", f"{outcome(response)}{saw}", recovery)
@@ -74,7 +86,7 @@ def test_retriever_killed_midway_lets_the_selection_finish(
         until(lambda: any(asked["query"] == query for asked in rogue.asked))
         indexes.kill()
         response = request.result()
-    assert spent(whole(response, "complete"))[0] == BUDGET  # the first documents came with the pool
+    assert calls_and_hits(check_answer(response, "complete"))[0] == BUDGET  # the first documents came with the pool
     rogue.behaviour = well
     watch = Stopwatch()
     indexes.start(ready=False)
@@ -88,7 +100,7 @@ def test_retriever_that_hangs_gives_504_at_the_deadline(front: Service, indexes:
         refused = ask(front, deadline_ms=500)
         assert refused.status_code == 504
     finally:
-        indexes.go_on()
+        indexes.resume()
     recovery = Stopwatch().until(lambda: completes(front))
-    assert len(whole(ask(front))["documents"]) == K
+    assert len(check_answer(ask(front))["documents"]) == K
     table.add("retriever hangs", f"{outcome(refused)} at the deadline", recovery)

@@ -11,7 +11,17 @@ import pytest
 from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, slow, well
 from tests.fakes.wires import Server
 from tests.faults.conftest import Deployment
-from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, mended, new_query, spent, whole
+from tests.faults.scenario import (
+    BUDGET,
+    Stopwatch,
+    ask,
+    calls_and_hits,
+    check_answer,
+    completes,
+    ids,
+    new_query,
+    repair_scorer,
+)
 from tests.faults.table import Table, is_documented
 from tests.patience import until
 from tests.system.load import outcome
@@ -22,12 +32,12 @@ SERVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route=
 
 def test_one_of_two_scorers_killed_changes_no_answer(deployment: Deployment, table: Table) -> None:
     query = new_query()
-    expected = ids(whole(ask(deployment.gateway.service, query)))
+    expected = ids(check_answer(ask(deployment.gateway.service, query)))
     deployment.redis.flush()
     deployment.second.kill()
     for _ in range(3):
         response = ask(deployment.gateway.service, query, on_failure="error", reuse=False)
-        assert ids(whole(response)) == expected
+        assert ids(check_answer(response)) == expected
         deployment.redis.flush()
     watch = Stopwatch()
     deployment.second.start()
@@ -41,7 +51,7 @@ def test_all_scorers_killed_degrades_answers(deployment: Deployment, table: Tabl
     for role in (deployment.first, deployment.second):
         role.kill()
     degraded = ask(deployment.gateway.service)
-    assert spent(whole(degraded, "retrieval_only")) == (0, 0)
+    assert calls_and_hits(check_answer(degraded, "retrieval_only")) == (0, 0)
     refused = ask(deployment.gateway.service, on_failure="error")
     assert refused.status_code == 503
     watch = Stopwatch()
@@ -58,9 +68,9 @@ def test_one_of_two_scorers_hanging_costs_no_answer(deployment: Deployment, tabl
     try:
         for _ in range(4):
             response = ask(deployment.gateway.service)
-            assert spent(whole(response)) == (BUDGET, 0)
+            assert calls_and_hits(check_answer(response)) == (BUDGET, 0)
     finally:
-        deployment.second.go_on()
+        deployment.second.resume()
     before = deployment.second.service.metric(SERVED)
     recovery = Stopwatch().until(
         lambda: completes(deployment.gateway.service) and deployment.second.service.metric(SERVED) > before
@@ -72,10 +82,10 @@ def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Ser
     """A caller waits until its deadline, or as long as an attempt may take."""
     rogue.behaviour = hang
     late = ask(front, deadline_ms=2_000)
-    assert whole(late, "retrieval_only")["stop_reason"] == "deadline"
+    assert check_answer(late, "retrieval_only")["stop_reason"] == "deadline"
     given_up = ask(front)
-    assert whole(given_up, "retrieval_only")["stop_reason"] == "scorer_unavailable"
-    recovery = mended(front, rogue)
+    assert check_answer(given_up, "retrieval_only")["stop_reason"] == "scorer_unavailable"
+    recovery = repair_scorer(front, rogue)
     saw = f"{outcome(late)} at the deadline, or {outcome(given_up)} after `attempt_seconds`"
     table.add("the only scorer hangs", saw, recovery)
 
@@ -90,9 +100,9 @@ def test_slow_scorer_gives_a_partial_answer_at_the_deadline(front: Service, rogu
 
     until(in_part)
     response = answers[-1]
-    assert 0 < spent(whole(response, "partial"))[0] < BUDGET
+    assert 0 < calls_and_hits(check_answer(response, "partial"))[0] < BUDGET
     assert response.json()["stop_reason"] == "deadline"
-    recovery = mended(front, rogue)
+    recovery = repair_scorer(front, rogue)
     table.add("a scorer too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
@@ -139,13 +149,13 @@ def test_malformed_scorer_answers_degrade_the_selection(
     def noticed() -> bool:  # on a busy machine the scorer may rest after earlier failures
         nonlocal saw
         degraded, refused = ask(front, query), ask(front, query, on_failure="error")
-        assert spent(whole(degraded, "retrieval_only")) == (0, 0)
+        assert calls_and_hits(check_answer(degraded, "retrieval_only")) == (0, 0)
         saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
         return is_documented(fault, saw)
 
     until(noticed)
-    recovery = mended(front, rogue)
-    assert spent(whole(ask(front, query))) == (BUDGET, 0)  # nothing was cached
+    recovery = repair_scorer(front, rogue)
+    assert calls_and_hits(check_answer(ask(front, query))) == (BUDGET, 0)  # nothing was cached
     table.add(fault, saw, recovery)
 
 
@@ -167,8 +177,8 @@ def test_one_missing_score_leaves_the_document_unscored(
         return is_documented(fault, saw)
 
     until(noticed)
-    recovery = mended(front, rogue)
-    calls, known = spent(whole(ask(front, query)))
+    recovery = repair_scorer(front, rogue)
+    calls, known = calls_and_hits(check_answer(ask(front, query)))
     assert calls + known == BUDGET and known > 0, "the other scores were kept"
     table.add(fault, saw, recovery)
 
@@ -178,8 +188,8 @@ def test_busy_scorer_gives_429_or_a_degraded_answer(front: Service, rogue: Serve
     refused = ask(front, deadline_ms=10_000)
     assert refused.status_code == ask(front, deadline_ms=10_000, on_failure="error").status_code == 429
     degraded = ask(front, deadline_ms=10_000, on_failure="degrade")
-    whole(degraded, "retrieval_only")
-    recovery = mended(front, rogue)
+    check_answer(degraded, "retrieval_only")
+    recovery = repair_scorer(front, rogue)
     saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
     table.add("a scorer answers 429 beyond the deadline", saw, recovery)
 
@@ -187,15 +197,15 @@ def test_busy_scorer_gives_429_or_a_degraded_answer(front: Service, rogue: Serve
 def test_scorer_briefly_busy_is_retried(front: Service, rogue: Server, table: Table) -> None:
     rogue.script = [answer({"detail": "too much to do"}, 429, retry_after="1")]
     response = ask(front)
-    assert spent(whole(response)) == (BUDGET, 0)
+    assert calls_and_hits(check_answer(response)) == (BUDGET, 0)
     table.add("a scorer answers 429 once", f"{outcome(response)}, after the pause", None)
 
 
 def test_failing_scorer_degrades_or_gives_an_error(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = answer({"detail": "it broke"}, 500)
     degraded, refused = ask(front), ask(front, on_failure="error")
-    assert spent(whole(degraded, "retrieval_only")) == (0, 0)
-    recovery = mended(front, rogue)
+    assert calls_and_hits(check_answer(degraded, "retrieval_only")) == (0, 0)
+    recovery = repair_scorer(front, rogue)
     saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add("a scorer answers 500", saw, recovery)
 
@@ -203,8 +213,8 @@ def test_failing_scorer_degrades_or_gives_an_error(front: Service, rogue: Server
 def test_scorer_failing_midway_gives_a_partial_answer(front: Service, rogue: Server, table: Table) -> None:
     rogue.script = [well, answer({"detail": "it broke"}, 500)]
     response = ask(front)
-    body = whole(response, "partial")
-    assert spent(body)[0] == 5
+    body = check_answer(response, "partial")
+    assert calls_and_hits(body)[0] == 5
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) <= 5
     recovery = Stopwatch().until(lambda: completes(front))
     table.add("a scorer answers 500 in the middle of a selection", outcome(response), recovery)

@@ -24,7 +24,7 @@ from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Limits, Settings
 from tests.agents import rpc
 from tests.fakes.service import NDJSON, answer, ready
-from tests.fuzz.services import App, started
+from tests.fuzz.services import App, run_application
 from tests.patience import PATIENCE
 
 APPS: tuple[App, ...] = ("whole", "gateway", "retriever")
@@ -126,19 +126,19 @@ def memory_of_this_process(field: str) -> int:
     return 1024 * int(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
 
 
-def begin_the_peak_anew() -> None:
+def reset_peak_memory() -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 
-async def measured(port: int, asked: Asked) -> dict[str, Any]:
+async def measure(port: int, asked: Asked) -> dict[str, Any]:
     """Return the costs of a request that is sent several times at once.
 
     They are the bytes at the peak, and the longest pause: the CPU seconds of the event loop's thread between two of its
     steps. Other threads do not count.
     """
-    begin_the_peak_anew()
+    reset_peak_memory()
     before, pause = memory_of_this_process("VmRSS"), 0.0
     sending = asyncio.gather(*(asyncio.to_thread(send, port, asked) for _ in range(AT_ONCE)))
     while not sending.done():
@@ -155,16 +155,16 @@ async def main() -> None:
         keyed = (str(OWNERS), str(READERS))
         settings = Settings(data_directory=Path(folder), threads=1, keys=keyed, limits=LIMITS)
         async with (
-            started("whole", settings, OWNER) as (_, url),
+            run_application("whole", settings, OWNER) as (_, url),
             httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {OWNER}"}, timeout=PATIENCE) as client,
         ):
             await ready(client)
             await fill(client)
         for app in APPS:
-            async with started(app, settings, OWNER) as (_, url), httpx.AsyncClient(base_url=url) as client:
+            async with run_application(app, settings, OWNER) as (_, url), httpx.AsyncClient(base_url=url) as client:
                 await ready(client)
                 for asked in REQUESTS[app]:
-                    print(json.dumps(await measured(int(url.rpartition(":")[2]), asked)), flush=True)
+                    print(json.dumps(await measure(int(url.rpartition(":")[2]), asked)), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator
     settings = Settings(data_directory=directory, threads=1, keys=(str(KEY),))
     headers = {"authorization": f"Bearer {SECRET}"}
     async with (
-        started(app, settings, SECRET, embedded=embedded) as (_, url),
+        run_application(app, settings, SECRET, embedded=embedded) as (_, url),
         httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client,
     ):
         await ready(client)
@@ -41,7 +41,7 @@ async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator
 
 
 @asynccontextmanager
-async def started(
+async def run_application(
     app: App, settings: Settings, secret: str, *, embedded: bool = False
 ) -> AsyncIterator[tuple[FastAPI, str]]:
     """Yield an application and its URL.
@@ -57,7 +57,9 @@ async def started(
             case "scorer":
                 made = create_scorer_app(settings, build=build_scoring if embedded else _cheap_scorer)
             case "gateway":
-                _, url = await stack.enter_async_context(started("retriever", settings, secret, embedded=embedded))
+                _, url = await stack.enter_async_context(
+                    run_application("retriever", settings, secret, embedded=embedded)
+                )
                 retriever = RetrieverSettings(url=url, api_key=SecretStr(secret))
                 made = create_app(settings.model_copy(update={"retriever": retriever}), build=fake_gateway)
         yield made, await stack.enter_async_context(on_socket(made))

@@ -45,7 +45,7 @@ async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def in_order(response: httpx.Response) -> None:
+def check_typed(response: httpx.Response) -> None:
     """Check that a response is a success or a typed problem."""
     assert response.status_code < 500, response.text
     if not response.is_success:
@@ -53,7 +53,7 @@ def in_order(response: httpx.Response) -> None:
         assert response.json()["type"].startswith("urn:boundarymorph:problem:")
 
 
-def mutated(given: bytes, chance: random.Random) -> bytes:
+def mutate(given: bytes, chance: random.Random) -> bytes:
     """Change, remove, insert, or double a few bytes, or cut the end off."""
     data = bytearray(given)
     for _ in range(chance.randint(1, 5)):
@@ -90,8 +90,8 @@ class TestBlocks:
     ) -> None:
         encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
         given = {"data": encode(raw).decode(), "shape": shape, "dtype": dtype}
-        in_order(await client.post("/select", json=self.body(given, count)))
-        in_order(await client.post("/select", json=self.body({}, count) | {"query_embedding": given}))
+        check_typed(await client.post("/select", json=self.body(given, count)))
+        check_typed(await client.post("/select", json=self.body({}, count) | {"query_embedding": given}))
 
     @many
     @given(seed=st.integers(0, 2**32))
@@ -99,9 +99,9 @@ class TestBlocks:
         chance = random.Random(seed)
         vectors = np.random.default_rng(seed).standard_normal((3, 4))
         good = block(vectors, chance.choice(["float16", "float32"]))
-        bad = mutated(good["data"].encode(), chance).decode("latin-1")
-        in_order(await client.post("/select", json=self.body(good | {"data": bad}, 3)))
-        in_order(await client.post("/select", content=mutated(json.dumps(self.body(good, 3)).encode(), chance)))
+        bad = mutate(good["data"].encode(), chance).decode("latin-1")
+        check_typed(await client.post("/select", json=self.body(good | {"data": bad}, 3)))
+        check_typed(await client.post("/select", content=mutate(json.dumps(self.body(good, 3)).encode(), chance)))
 
 
 def lines(count: int) -> bytes:
@@ -114,7 +114,7 @@ def lines(count: int) -> bytes:
     )
 
 
-async def in_pieces(data: bytes, chance: random.Random) -> AsyncIterator[bytes]:
+async def random_pieces(data: bytes, chance: random.Random) -> AsyncIterator[bytes]:
     """Yield data in pieces of odd sizes."""
     start = 0
     while start < len(data):
@@ -128,7 +128,7 @@ class TestUploads:
     @given(seed=st.integers(0, 2**32), longest=st.sampled_from([20, 90, 10_000]))
     async def test_ndjson_parser_ignores_how_bytes_are_cut(self, seed: int, longest: int) -> None:
         chance = random.Random(seed)
-        data = mutated(lines(4), chance)
+        data = mutate(lines(4), chance)
 
         async def parsed(pieces: AsyncIterator[bytes]) -> list[str]:
             async with asyncio.timeout(PATIENCE):
@@ -137,7 +137,7 @@ class TestUploads:
         async def whole() -> AsyncIterator[bytes]:
             yield data
 
-        assert await parsed(in_pieces(data, chance)) == await parsed(whole())
+        assert await parsed(random_pieces(data, chance)) == await parsed(whole())
 
     @many
     @given(seed=st.integers(0, 2**32), strict=st.booleans())
@@ -145,10 +145,10 @@ class TestUploads:
         self, client: httpx.AsyncClient, seed: int, strict: bool
     ) -> None:
         chance = random.Random(seed)
-        pieces = in_pieces(mutated(lines(4), chance), chance)
+        pieces = random_pieces(mutate(lines(4), chance), chance)
         path = f"/indexes/own/documents?strict={str(strict).lower()}"
         response = await client.post(path, content=pieces, headers=NDJSON)
-        in_order(response)
+        check_typed(response)
         if response.is_success:
             report = response.json()
             assert (await client.get("/indexes/own")).json()["count"] >= report["added"]

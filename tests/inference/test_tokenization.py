@@ -95,7 +95,7 @@ EXAMPLES = 8
 
 
 @cache
-def made(name: str) -> Tokenizer:
+def tokenizer_named(name: str) -> Tokenizer:
     return plain_tokenizer(MADE[name]())
 
 
@@ -106,7 +106,7 @@ texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(
 
 
 @pytest.fixture
-def short() -> Iterator[None]:
+def short_limits() -> Iterator[None]:
     """Treat texts of a few words as long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(our_models, "CHARACTERS_A_TOKEN", 2)
@@ -128,8 +128,8 @@ def literal_head(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[list[int
 @pytest.mark.parametrize("name", MADE)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.lists(texts, min_size=1, max_size=3), tokens=st.integers(0, 20))
-def test_encode_heads_equals_encoding_a_prefix(short: None, name: str, written: list[str], tokens: int) -> None:
-    tokenizer = made(name)
+def test_encode_heads_equals_encoding_a_prefix(short_limits: None, name: str, written: list[str], tokens: int) -> None:
+    tokenizer = tokenizer_named(name)
     for text, head in zip(written, encode_heads(tokenizer, written, tokens), strict=True):
         assert (head.ids.tolist(), head.truncated) == literal_head(tokenizer, text, tokens)
 
@@ -137,7 +137,7 @@ def test_encode_heads_equals_encoding_a_prefix(short: None, name: str, written: 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("unit", ["tram!!!\n", "tram (a)\n\n", "tram  \n", "tram "])
 def test_encode_heads_of_prose_equals_encoding_the_whole(name: str, unit: str) -> None:
-    tokenizer = made(name)
+    tokenizer = tokenizer_named(name)
     whole = tokenizer.encode(unit * 3_000, add_special_tokens=False)
     for tokens in (0, 1, 20, 500):
         [head] = encode_heads(tokenizer, [unit * 3_000], tokens)
@@ -149,7 +149,7 @@ def test_encode_heads_of_prose_equals_encoding_the_whole(name: str, unit: str) -
 @given(written=st.lists(texts, min_size=1, max_size=3), query=texts, length=st.integers(8, 30))
 @pytest.mark.parametrize("name", MADE)
 def test_encoded_pairs_and_texts_match_the_tokenizer(name: str, written: list[str], query: str, length: int) -> None:
-    tokenizer = made(name)
+    tokenizer = tokenizer_named(name)
     for text, tokens in zip(written, encode_texts(tokenizer, length, written), strict=True):
         whole = tokenizer.encode(text)
         assert tokens.type_ids is not None
@@ -167,7 +167,7 @@ def test_encoded_pairs_and_texts_match_the_tokenizer(name: str, written: list[st
 
 
 def test_encode_heads_stops_when_abandoned() -> None:
-    tokenizer = made("gpt2")
+    tokenizer = tokenizer_named("gpt2")
     with awaited_context() as context:
         assert len(context.run(encode_heads, tokenizer, ["a"] * 200, 5)) == 200
     with pytest.raises(CallerGone):

@@ -36,7 +36,7 @@ def without_numbers(printed: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/library.md", 2)])
-def test_documented_examples_print_what_is_shown(page: str, count: int) -> None:
+def test_documented_examples_print_the_shown_output(page: str, count: int) -> None:
     names: dict[str, Any] = {}
     found = EXAMPLE.findall((ROOT / page).read_text())
     examples = [(code, shown) for code, shown in found if "localhost" not in code]  # those run in tests/clients
@@ -46,7 +46,7 @@ def test_documented_examples_print_what_is_shown(page: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_notebook_cells_print_what_is_shown() -> None:
+def test_notebook_cells_print_the_shown_output() -> None:
     """Three quarters of the lines must agree, since scores vary a little between processors.
 
     The texts come from one version of Python; another version prints other lines.

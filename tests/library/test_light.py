@@ -27,7 +27,7 @@ print(*sorted({name.partition(".")[0] for name in {*sys.modules} - before}))
 """
 
 
-def brought() -> set[str]:
+def plain_install() -> set[str]:
     """Return the distributions of the plain install: the dependencies and theirs."""
     needed = [*map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])]
     found: set[str] = set()
@@ -43,7 +43,7 @@ def test_selection_imports_only_packages_of_the_plain_install() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = packages_distributions()
-    allowed = brought() | {"boundarymorph", "sniffio"}  # anyio imports sniffio if it is installed
+    allowed = plain_install() | {"boundarymorph", "sniffio"}  # anyio imports sniffio if it is installed
     imported = {module: {*map(canonicalize_name, found.get(module, ()))} for module in done.stdout.split()}
     assert [module for module, names in imported.items() if names and not names & allowed] == []
 

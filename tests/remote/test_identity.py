@@ -68,7 +68,6 @@ def test_identity_differs_for_vague_or_different_descriptions(scheme: str, one: 
 
 @pytest.mark.parametrize(("scheme", "one", "two"), DIFFERENT)
 def test_identity_of_servers_of_one_scorer_uses_the_first_address(scheme: str, one: Any, two: Any) -> None:
-    """All servers of a scorer use the address of the first one."""
     first, second = (parse_scorer(f"{scheme}://{host}:80") for host in "ab")
     assert (name(first, one, first.base) == name(second, two, first.base)) == (one == two)
 

@@ -115,9 +115,9 @@ def test_restore_names_any_damaged_file(catalog: LocalCatalog, copy: Path) -> No
         flipped[len(flipped) // 2] ^= 1
         for damage in (bytes(flipped), sound[:-1]):
             path.write_bytes(damage)
-            refused(catalog, copy, path.name)
+            check_refused(catalog, copy, path.name)
         path.unlink()
-        refused(catalog, copy, path.name)
+        check_refused(catalog, copy, path.name)
         path.write_bytes(sound)
     catalog.restore("b", copy)
 
@@ -126,16 +126,16 @@ def test_restore_refuses_a_folder_without_a_snapshot(catalog: LocalCatalog, inde
     assert index.compact()
     (manifest,) = index.path.parent.glob("*.block/*/manifest.json")  # the manifest of a block
     for source in (tmp_path / "nowhere", index.path.parent, index.path, manifest.parent):
-        refused(catalog, source, "not a snapshot of an index")
+        check_refused(catalog, source, "not a snapshot of an index")
 
 
-def sealed(copy: Path) -> None:
+def seal_copy(copy: Path) -> None:
     """Write a manifest with correct checksums, as an attacker would."""
     (copy / "manifest.json").unlink()
     seal(copy, {"format": BACKUP_FORMAT, "name": "a"})
 
 
-def signed(copy: Path, **facts: Any) -> None:
+def sign_manifest(copy: Path, **facts: Any) -> None:
     """Change the manifest, and write its correct checksum."""
     manifest = orjson.loads((copy / "manifest.json").read_bytes()) | facts
     content = {name: value for name, value in manifest.items() if value is not ... and name != "sha256"}
@@ -143,7 +143,7 @@ def signed(copy: Path, **facts: Any) -> None:
     (copy / "manifest.json").write_bytes(orjson.dumps({**content, "sha256": digest}))
 
 
-def refused(catalog: LocalCatalog, copy: Path, said: str) -> None:
+def check_refused(catalog: LocalCatalog, copy: Path, said: str) -> None:
     """Check that a restore fails with this message and leaves nothing behind."""
     with pytest.raises((CorruptIndex, InvalidInput), match=said) as caught:
         catalog.restore("b", copy)
@@ -173,8 +173,8 @@ def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, state
     """The statements of the trigger would run with every later upload."""
     with closing(sqlite3.connect(copy / "index.sqlite3")) as database:
         database.executescript(statement)
-    sealed(copy)
-    refused(catalog, copy, said)
+    seal_copy(copy)
+    check_refused(catalog, copy, said)
 
 
 @pytest.mark.strangers
@@ -189,7 +189,7 @@ def test_restore_refuses_links_and_pipes(
     path = tmp_path / "copy" / name
     path.rename(tmp_path / "outside")
     path.symlink_to(tmp_path / "outside") if kind == "link" else os.mkfifo(path)
-    refused(catalog, tmp_path / "copy", " is a link" if kind == "link" else "(is not a file|is missing)")
+    check_refused(catalog, tmp_path / "copy", " is a link" if kind == "link" else "(is not a file|is missing)")
 
 
 @pytest.mark.strangers
@@ -221,8 +221,8 @@ def test_snapshot_contains_the_artifacts_of_its_index(catalog: LocalCatalog, ind
     ],
 )
 def test_restore_refuses_another_manifest(catalog: LocalCatalog, copy: Path, facts: dict[str, Any], said: str) -> None:
-    signed(copy, **facts)
-    refused(catalog, copy, said)
+    sign_manifest(copy, **facts)
+    check_refused(catalog, copy, said)
 
 
 def test_restore_refuses_a_taken_name_and_keeps_its_index(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:

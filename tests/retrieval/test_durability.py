@@ -48,7 +48,7 @@ def write() -> None:
         print(version, *numbers, flush=True)
 
 
-def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
+def run_until_killed(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
     """Run a writer, kill it some time after its first line, and return the numbers of each line."""
     code = "from tests.retrieval.test_durability import write; write()"
     with script.running(code, str(directory), *arguments) as (writer, output):
@@ -103,7 +103,7 @@ def test_killed_first_build_keeps_acknowledged_documents(tmp_path: Path) -> None
     rng = random.Random(1)
     for kill in range(times(3, 50)):
         directory = tmp_path / str(kill)
-        acknowledged = killed_after(rng.uniform(0, 0.15), directory, "build")
+        acknowledged = run_until_killed(rng.uniform(0, 0.15), directory, "build")
         stored = read_all(directory)
         assert {number for _, *numbers in acknowledged for number in numbers} <= stored.keys()
         # A batch is one transaction: the last one may be there without its acknowledgement, but never a part of it.
@@ -122,7 +122,7 @@ def test_killed_update_keeps_acknowledged_versions(tmp_path: Path) -> None:
     expected = dict.fromkeys(range(KNOWN), 0)
     for _ in range(times(3, 50)):
         first = max(expected.values()) + 1
-        for version, *numbers in killed_after(rng.uniform(0, 0.15), tmp_path, "update", str(first)):
+        for version, *numbers in run_until_killed(rng.uniform(0, 0.15), tmp_path, "update", str(first)):
             expected |= dict.fromkeys(numbers, version)
         stored = read_all(tmp_path)
         assert stored.keys() == expected.keys()
@@ -137,7 +137,7 @@ def test_killed_creation_leaves_only_whole_indexes(tmp_path: Path) -> None:
     rng = random.Random(3)
     for kill in range(2):
         directory = tmp_path / str(kill)
-        acknowledged = killed_after(rng.uniform(0, 0.1), directory, "create")
+        acknowledged = run_until_killed(rng.uniform(0, 0.1), directory, "create")
         catalog = LocalCatalog(directory)
         there = {folder.name for folder in directory.iterdir() if not folder.name.startswith(".")}
         assert {f"index-{number}" for (number,) in acknowledged} <= there

@@ -58,7 +58,7 @@ def pool_of(rows: NDArray[np.floating], seed: int = 0, /, **features: NDArray[np
     return Pool([f"d{n}" for n in range(count)], rows, unit, np.sort(rng.standard_normal(count))[::-1], features)
 
 
-def same(one: Pool, other: Pool) -> None:
+def check_equal(one: Pool, other: Pool) -> None:
     """Check that two pools are equal bit for bit, including types."""
     assert list(one.ids) == list(other.ids)
     assert one.features.keys() == other.features.keys()
@@ -106,7 +106,7 @@ def pools(draw: st.DrawFn) -> Pool:
 )
 def test_pool_frame_round_trips_bit_for_bit(pool: Pool, warnings: list[Notice], source: VectorSource) -> None:
     back = decode_pool(encode_pool(Retrieved(pool, warnings, source)))
-    same(pool, back.pool)
+    check_equal(pool, back.pool)
     assert (list(back.warnings), back.vectors) == (warnings, source)
 
 
@@ -122,7 +122,7 @@ def test_pool_frame_sends_stored_rows_as_float16(tmp_path: Path, dimension: int)
     pool, mixed = pool_of(vectors), pool_of(np.concatenate([vectors[1:], unit_rows(rows[:1], []).astype("f4")]))
     for each, dtype in ((pool, "F16"), (mixed, "F32")):
         frame = encode_pool(Retrieved(each))
-        same(each, decode_pool(frame).pool)
+        check_equal(each, decode_pool(frame).pool)
         assert dimension <= 8 or header_of(frame)["vectors"]["dtype"] == dtype
 
 
@@ -239,7 +239,7 @@ def test_damaged_frame_is_refused_or_gives_a_sound_pool(tensors: dict[str, NDArr
     assert len(set(pool.ids)) == len(pool.ids) == len(pool.embeddings) == len(pool.scores)
     np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=2e-3)
     assert np.isfinite(pool.scores).all() and all(one >= next for one, next in pairwise(pool.scores))
-    same(pool, decode_pool(encode_pool(found)).pool)
+    check_equal(pool, decode_pool(encode_pool(found)).pool)
 
 
 def test_decode_pool_refuses_a_truncated_frame(tensors: dict[str, NDArray[Any]]) -> None:

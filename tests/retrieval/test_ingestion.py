@@ -123,7 +123,7 @@ class TestParsing:
             (b'{"id": "a", "text": "x", "embedding": [1e308, 1e308]}', "direction"),
         ],
     )
-    async def test_parser_says_what_is_wrong_with_a_bad_line(self, line: bytes, reason: str) -> None:
+    async def test_parser_names_the_mistake_in_a_bad_line(self, line: bytes, reason: str) -> None:
         good = b'{"id": "g", "text": "good"}'
         before, bad, after = await parse(good + b"\n" + line + b"\n" + good)
         assert isinstance(before, ParsedDocument)

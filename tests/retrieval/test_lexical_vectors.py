@@ -15,7 +15,7 @@ TOPICS = (
 )
 
 
-def of(texts: list[str], query: str = "tram") -> LexicalVectors:
+def vectors_of(texts: list[str], query: str = "tram") -> LexicalVectors:
     vectors = lexical_vectors(PoolWords.from_texts(texts), query)
     assert vectors.documents.dtype == vectors.query.dtype == np.float32
     assert vectors.documents.shape == (len(texts), len(vectors.query))
@@ -52,7 +52,7 @@ def cosines(texts: list[str], query: str) -> NDArray[np.float64]:
 @pytest.mark.parametrize("count", [1, 30, DIMENSIONS - 1])
 def test_lexical_vectors_of_a_small_pool_have_tf_idf_cosines(count: int) -> None:
     texts, query = corpus(count), "tram driver concert"
-    vectors, expected = of(texts, query), cosines(texts, query)
+    vectors, expected = vectors_of(texts, query), cosines(texts, query)
     np.testing.assert_allclose(vectors.documents @ vectors.documents.T, expected[:-1, :-1], atol=1e-5)
     similarity = vectors.documents @ vectors.query
     wanted = expected[:-1, -1]  # up to the length of the query's part in the pool's space
@@ -61,7 +61,7 @@ def test_lexical_vectors_of_a_small_pool_have_tf_idf_cosines(count: int) -> None
 
 def test_lexical_vectors_of_a_large_pool_separate_topics() -> None:
     texts = corpus(600)
-    vectors = of(texts, "violin quartet")
+    vectors = vectors_of(texts, "violin quartet")
     assert len(vectors.query) == DIMENSIONS
     topic = np.arange(600) % len(TOPICS)
     products = vectors.documents @ vectors.documents.T
@@ -75,12 +75,12 @@ def test_lexical_vectors_of_a_large_pool_separate_topics() -> None:
 
 @pytest.mark.parametrize("count", [5, 300])
 def test_lexical_vectors_of_texts_without_words_are_orthogonal(count: int) -> None:
-    vectors = of(["", *corpus(count), "-- ?!"])
+    vectors = vectors_of(["", *corpus(count), "-- ?!"])
     np.testing.assert_allclose(vectors.documents[0] @ vectors.documents.T, [1.0, *[0.0] * count, 1.0], atol=1e-6)
     assert vectors.documents[0] @ vectors.query == pytest.approx(0, abs=1e-6)
-    other = of(corpus(count), "unheard")
+    other = vectors_of(corpus(count), "unheard")
     np.testing.assert_allclose(other.documents @ other.query, 0, atol=1e-6)
-    none = of([""] * count)
+    none = vectors_of([""] * count)
     np.testing.assert_array_equal(none.documents @ none.documents.T, np.ones((count, count)))
 
 
@@ -88,7 +88,7 @@ def test_lexical_vectors_of_rank_100_are_exact() -> None:
     """The decomposition finds all 100 kinds of texts, also those with equal singular values."""
     kinds = corpus(100)
     texts, query = kinds * 4, "tram driver concert"
-    vectors, expected = of(texts, query), cosines(texts, query)
+    vectors, expected = vectors_of(texts, query), cosines(texts, query)
     np.testing.assert_allclose(vectors.documents @ vectors.documents.T, expected[:-1, :-1], atol=1e-4)
-    alone = of([f"a{kind} b{kind}" for kind in range(100)] * 4, "a7").documents
+    alone = vectors_of([f"a{kind} b{kind}" for kind in range(100)] * 4, "a7").documents
     np.testing.assert_allclose(alone @ alone.T, np.tile(np.eye(100), (4, 4)), atol=1e-4)

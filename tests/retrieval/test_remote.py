@@ -41,13 +41,13 @@ from tests.fakes.upstream import Behaviour, Upstream, answer, hang, listening, r
 from tests.patience import PATIENCE, until_async
 from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.retrieval.test_directions import DIMENSION, topical
-from tests.retrieval.test_frame import same
+from tests.retrieval.test_frame import check_equal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def indexes_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the indexes of the contract, and three more.
 
     In "many", every third of 500 documents has a direction that float16 represents badly. "wide" has directions, and
@@ -82,14 +82,14 @@ async def serving(build: Callable[..., Any], settings: Settings) -> AsyncIterato
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def retriever(made: Path) -> AsyncIterator[RemoteRetriever]:
-    async with serving(fake_retrieval, Settings(data_directory=made)) as retriever:
+async def retriever(indexes_folder: Path) -> AsyncIterator[RemoteRetriever]:
+    async with serving(fake_retrieval, Settings(data_directory=indexes_folder)) as retriever:
         yield retriever
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def local(made: Path) -> AsyncIterator[IndexRetriever]:
-    part = fake_retrieval(Settings(data_directory=made))
+async def local(indexes_folder: Path) -> AsyncIterator[IndexRetriever]:
+    part = fake_retrieval(Settings(data_directory=indexes_folder))
     yield cast(IndexRetriever, part.retriever)
     await part.close()
 
@@ -107,7 +107,7 @@ async def test_remote_pool_equals_the_local_one_bit_for_bit(
 ) -> None:
     here = await local.retrieve("many", Search("", depth, embedding))
     there = await retriever.retrieve("many", Search("", depth, embedding))
-    same(here.pool, there.pool)
+    check_equal(here.pool, there.pool)
     assert list(there.warnings) == list(here.warnings)
 
 
@@ -122,7 +122,7 @@ async def test_remote_pool_equals_the_local_one_for_every_index_kind(
         ("words", Search("zebra", 5)),
     ):
         here, there = [await one.retrieve(index, search) for one in (local, retriever)]
-        same(here.pool, there.pool)
+        check_equal(here.pool, there.pool)
         assert (there.vectors, list(there.warnings)) == (here.vectors, list(here.warnings))
         assert index != "wide" or there.pool.embeddings.shape == (100, COUNT if search.directions else DIMENSION)
 
@@ -143,7 +143,7 @@ async def test_remote_embeddings_equal_local_ones_across_requests(
 
 
 @asynccontextmanager
-async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Any]]:
+async def scripted_retrievers(*scripts: list[Behaviour], **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Any]]:
     """Yield a retriever, and servers that follow scripts and repeat their last behaviour."""
     servers = [Upstream() for _ in scripts]
     for server, script in zip(servers, scripts, strict=True):
@@ -186,7 +186,7 @@ PAUSED = answer(HTML, 429, retry_after="7")
     ],
 )
 async def test_problem_of_the_retriever_is_raised_as_its_error(slug: str, kind: type[BoundaryMorphError]) -> None:
-    async with standing_in([problem(slug, 422)]) as (retriever, _):
+    async with scripted_retrievers([problem(slug, 422)]) as (retriever, _):
         with pytest.raises(kind, match="said") as raised:
             await retriever.embed_query("q")
         assert type(raised.value) is kind
@@ -214,7 +214,7 @@ async def test_problem_of_the_retriever_is_raised_as_its_error(slug: str, kind: 
 async def test_unusable_answer_of_a_retriever_raises_a_typed_error(
     reply: Behaviour, expected: type[BoundaryMorphError]
 ) -> None:
-    async with standing_in([reply]) as (retriever, _):
+    async with scripted_retrievers([reply]) as (retriever, _):
         with pytest.raises(expected, match=r"127\.0\.0\.1") as raised:
             await retriever.documents("i", ["a"])
         if isinstance(raised.value, Overloaded):
@@ -228,25 +228,25 @@ async def test_malformed_frames_and_wrong_counts_are_refused() -> None:
         lambda retriever: retriever.embed_documents(["t"]),
     ]
     for call in calls:
-        async with standing_in([answer({"documents": []})]) as (retriever, _):
+        async with scripted_retrievers([answer({"documents": []})]) as (retriever, _):
             with pytest.raises(MalformedFrame, match=r"127\.0\.0\.1.*header"):
                 await call(retriever)
     for counts in ([], [1, 2, 3], [1, -1], [1, "2"], [1, True], {"a": 1}):
-        async with standing_in([answer({"characters": counts})]) as (retriever, _):
+        async with scripted_retrievers([answer({"characters": counts})]) as (retriever, _):
             with pytest.raises(RetrieverFailed, match="characters"):
                 await retriever.characters("i", ["a", "b"])
 
 
 async def test_encoder_change_during_a_call_fails_the_call() -> None:
     parts = [Embeddings(np.eye(128, dtype=np.float32), encoder=name) for name in ("old", "new")]
-    async with standing_in([answer(frame.encode_embeddings(part)) for part in parts]) as (retriever, _):
+    async with scripted_retrievers([answer(frame.encode_embeddings(part)) for part in parts]) as (retriever, _):
         with pytest.raises(RetrieverFailed, match="its encoder has changed"):
             await retriever.embed_documents(256 * ["t"])
 
 
 async def test_forwarded_read_has_a_time_limit() -> None:
     script = [answer({"detail": "none"}, 404), answer(b"away", 503), hang]
-    async with standing_in(script, timeout=0.5) as (retriever, [server]):
+    async with scripted_retrievers(script, timeout=0.5) as (retriever, [server]):
         passed = await retriever.forward("GET", "/indexes/i", {}, None)
         assert (passed.status_code, await passed.read()) == (404, b'{"detail":"none"}')
         for reason in ("answered 503: away", "within 0.5 s"):
@@ -260,11 +260,14 @@ async def test_forwarded_read_has_a_time_limit() -> None:
 async def test_forward_hides_redirects_and_errors_between_our_servers(method: str, status: int) -> None:
     """The caller's own key is valid, so refusals and redirects of our servers do not reach it."""
     kind = RetrieverFailed if status < 500 else RetrieverUnavailable
-    async with standing_in([answer(HTML, status, content_type="text/html", location="http://b/")]) as (retriever, _):
+    async with scripted_retrievers([answer(HTML, status, content_type="text/html", location="http://b/")]) as (
+        retriever,
+        _,
+    ):
         with pytest.raises(kind, match=f"answered {status}") as raised:
             await retriever.forward(method, "/indexes/i", {}, None)
         assert "10.0.0.7" not in raised.value.public
-    async with standing_in([problem("storage-unavailable", 503)]) as (retriever, _):
+    async with scripted_retrievers([problem("storage-unavailable", 503)]) as (retriever, _):
         passed = await retriever.forward("PUT", "/indexes/i", {}, None)
         assert (passed.status_code, orjson.loads(await passed.read())["detail"]) == (503, "said")
 
@@ -278,7 +281,7 @@ async def test_malformed_retriever_url_is_refused_without_its_password(url: str)
 
 async def test_retrievers_with_different_encoders_are_not_mixed() -> None:
     frames = [frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4"), encoder=name)) for name in ("e/1", "e/2")]
-    async with standing_in(*([answer(each)] for each in frames), clock=Clock()) as (retriever, _):
+    async with scripted_retrievers(*([answer(each)] for each in frames), clock=Clock()) as (retriever, _):
         encoders = {(await retriever.embed_documents(["t"])).encoder for _ in range(20)}
         assert len(encoders) == 1
         faults = [str(member.fault) for member in retriever._balancer.replicas.values()]
@@ -287,7 +290,7 @@ async def test_retrievers_with_different_encoders_are_not_mixed() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 async def test_forwarded_write_is_not_repeated(method: str) -> None:
-    async with standing_in([reset], [reset]) as (retriever, servers):
+    async with scripted_retrievers([reset], [reset]) as (retriever, servers):
         with pytest.raises(RetrieverUnavailable):
             await retriever.forward(method, "/indexes/i/documents", {}, None)
         assert [request.method for server in servers for request in server.requests].count(method) == 1
@@ -295,7 +298,7 @@ async def test_forwarded_write_is_not_repeated(method: str) -> None:
 
 @pytest.mark.parametrize("broken", [reset, answer(b"away", 503), answer({}, 500)])
 async def test_forwarded_read_is_repeated_at_another_retriever(broken: Behaviour) -> None:
-    async with standing_in([broken], [answer(b"[]")], clock=Clock()) as (retriever, _):
+    async with scripted_retrievers([broken], [answer(b"[]")], clock=Clock()) as (retriever, _):
         for _ in range(20):
             passed = await retriever.forward("GET", "/indexes", {}, None)
             assert (passed.status_code, await passed.read()) == (200, b"[]")

@@ -32,11 +32,11 @@ def metric(name: str, **labels: str) -> float:
     return metrics.counted(f"boundarymorph_scorer_{name}", **(LABELS | labels))
 
 
-def asked(scorer: BatchingScorer, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
+def start_scoring(scorer: BatchingScorer, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
     return asyncio.create_task(scorer.score(query, texts, **options))
 
 
-async def queued(scorer: BatchingScorer, pairs: int) -> None:
+async def await_queued(scorer: BatchingScorer, pairs: int) -> None:
     await until_async(lambda: scorer.waiting()[0] == pairs)
 
 
@@ -65,8 +65,8 @@ class Bench:
     async def queue(self, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
         """Start a request that waits behind the first one."""
         before = self.scorer.waiting()[0]
-        task = asked(self.scorer, query, *texts, **options)
-        await queued(self.scorer, before + len(texts))
+        task = start_scoring(self.scorer, query, *texts, **options)
+        await await_queued(self.scorer, before + len(texts))
         return task
 
     async def release(self, *tasks: asyncio.Task[Any]) -> None:
@@ -74,7 +74,7 @@ class Bench:
         await asyncio.gather(*tasks)
 
     async def __aenter__(self) -> "Bench":
-        self.first = asked(self.scorer, "first", "first")
+        self.first = start_scoring(self.scorer, "first", "first")
         await until_async(lambda: len(self.model.batches) == 1)
         return self
 
@@ -103,8 +103,8 @@ class TestContract(ScorerContract):
 class TestBatches:
     async def test_batches_combine_pairs_of_several_requests(self) -> None:
         async with Bench(batch_tokens=50) as bench:
-            tasks = [asked(bench.scorer, f"query {n}", "x" * 10, "y" * 10) for n in range(4)]
-            await queued(bench.scorer, 8)
+            tasks = [start_scoring(bench.scorer, f"query {n}", "x" * 10, "y" * 10) for n in range(4)]
+            await await_queued(bench.scorer, 8)
             await bench.release(*tasks)
             assert [len(batch) for batch in bench.model.batches] == [1, 5, 3]
 
@@ -140,12 +140,12 @@ class TestBatches:
         model = SeededCrossEncoder(workers=3, parallel=parallel, batch_tokens=60, open=False)
         scorer = BatchingScorer(model)
         for number in range(2 if parallel else 3):
-            asked(scorer, "q", f"{number}")
+            start_scoring(scorer, "q", f"{number}")
             await until_async(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
         model.open.set()
         await until_async(lambda: scorer.idle == 3)
         model.open.clear()
-        task = asked(scorer, "q", *["x" * 10] * 6)
+        task = start_scoring(scorer, "q", *["x" * 10] * 6)
         await until_async(lambda: scorer.waiting()[0] == 0 and len(model.batches) == len(batches))
         assert sorted(map(len, model.batches)) == batches
         model.open.set()
@@ -193,7 +193,7 @@ class TestQueueAdmission:
     async def test_text_being_tokenized_counts_in_queue_and_wait(self) -> None:
         async with Bench(queue_tokens=120) as bench:
             may_go_on = hold_tokenizer(bench.model)
-            slow = asked(bench.scorer, "slow", "x" * 400, deadline=time.monotonic() + 20)
+            slow = start_scoring(bench.scorer, "slow", "x" * 400, deadline=time.monotonic() + 20)
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 await bench.scorer.score("q", ["y" * 100])
@@ -229,9 +229,12 @@ class TestCancellation:
     async def test_pairs_of_a_cancelled_request_never_reach_the_model(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             dropped = metric("dropped_pairs_total", reason="cancelled")
-            leaving, staying = await bench.queue("q", "leaving", "leaving too"), asked(bench.scorer, "q", "staying")
+            leaving, staying = (
+                await bench.queue("q", "leaving", "leaving too"),
+                start_scoring(bench.scorer, "q", "staying"),
+            )
             leaving.cancel()
-            await queued(bench.scorer, 1)
+            await await_queued(bench.scorer, 1)
             assert metric("dropped_pairs_total", reason="cancelled") == dropped + 2
             await bench.release(staying)
             assert bench.model.batches == [["first"], ["staying"]]
@@ -250,10 +253,10 @@ class TestCancellation:
     async def test_close_fails_waiting_requests(self) -> None:
         model = SeededCrossEncoder(open=False, batch_tokens=1)
         scorer = BatchingScorer(model)
-        running = asked(scorer, "q", "running")
+        running = start_scoring(scorer, "q", "running")
         await until_async(lambda: model.batches == [["running"]])
-        waiting = asked(scorer, "q", "waiting")
-        await queued(scorer, 1)
+        waiting = start_scoring(scorer, "q", "waiting")
+        await await_queued(scorer, 1)
         closing = asyncio.create_task(scorer.close())
         with pytest.raises(ScorerUnavailable, match="shutting down"):
             await waiting
@@ -267,7 +270,7 @@ class TestCancellation:
     async def test_close_fails_a_request_being_tokenized(self) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
         may_go_on = hold_tokenizer(model)
-        task = asked(scorer, "slow", "text")
+        task = start_scoring(scorer, "slow", "text")
         await asyncio.sleep(0.01)
         closing = asyncio.create_task(scorer.close())
         await asyncio.sleep(0.01)
@@ -298,8 +301,8 @@ class TestFailures:
                 return nonsense if any(bench.model.asked[pair][0] == "nonsense" for pair in pairs) else run(pairs)
 
             monkeypatch.setattr(bench.model, "run", sometimes)
-            requests = [asked(bench.scorer, "nonsense", "a"), asked(bench.scorer, "q", "b", "c")]
-            await queued(bench.scorer, 3)
+            requests = [start_scoring(bench.scorer, "nonsense", "a"), start_scoring(bench.scorer, "q", "b", "c")]
+            await await_queued(bench.scorer, 3)
             bench.model.open.set()
             with pytest.raises(ScorerFailed, match=message):
                 await requests[0]
@@ -316,8 +319,8 @@ class TestFailures:
 
         async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
             monkeypatch.setattr(getattr(bench.scorer._metrics, where), "observe", broken)
-            requests = [asked(bench.scorer, "q", "a", "b"), asked(bench.scorer, "q", "c")]
-            await queued(bench.scorer, 3)
+            requests = [start_scoring(bench.scorer, "q", "a", "b"), start_scoring(bench.scorer, "q", "c")]
+            await await_queued(bench.scorer, 3)
             bench.model.open.set()
             for error in await asyncio.gather(*requests, return_exceptions=True):
                 assert isinstance(error, ScorerUnavailable)
@@ -362,8 +365,11 @@ class TestFailures:
 
     async def test_pair_that_breaks_a_batch_fails_only_its_request(self) -> None:
         async with Bench(batch_tokens=1_000) as bench:
-            requests = [asked(bench.scorer, "q", "good", "poison"), asked(bench.scorer, "q", "good", "better")]
-            await queued(bench.scorer, 4)
+            requests = [
+                start_scoring(bench.scorer, "q", "good", "poison"),
+                start_scoring(bench.scorer, "q", "good", "better"),
+            ]
+            await await_queued(bench.scorer, 4)
             bench.model.open.set()
             with pytest.raises(ScorerFailed, match="seeded fails on a pair") as error:
                 await requests[0]
@@ -373,8 +379,11 @@ class TestFailures:
     async def test_lost_device_fails_all_requests_and_is_reported_once(self) -> None:
         calls: list[None] = []
         async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
-            requests = [asked(bench.scorer, "q", "lightning", "more"), asked(bench.scorer, "q", "bystander")]
-            await queued(bench.scorer, 3)
+            requests = [
+                start_scoring(bench.scorer, "q", "lightning", "more"),
+                start_scoring(bench.scorer, "q", "bystander"),
+            ]
+            await await_queued(bench.scorer, 3)
             bench.model.open.set()
             for error in await asyncio.gather(*requests, return_exceptions=True):
                 assert isinstance(error, ScorerUnavailable)
@@ -410,11 +419,11 @@ class TestCallers:
             running = asyncio.create_task(on_behalf("greedy", ["r" * 50]))
             await until_async(lambda: len(model.batches) == 1)
             waiting = [asyncio.create_task(on_behalf("greedy", [letter * 50])) for letter in "abcdef"]
-            await queued(scorer, 6)
+            await await_queued(scorer, 6)
             with pytest.raises(Overloaded):
                 await on_behalf("greedy", ["g" * 10])
             modest = asyncio.create_task(on_behalf("modest", ["m" * 50]))
-            await queued(scorer, 7)
+            await await_queued(scorer, 7)
             model.open.set()
             await asyncio.gather(running, modest, *waiting)
             assert ["m" * 50] in model.batches[1:3], "it is among the next two"

@@ -20,10 +20,10 @@ Reference = Callable[[Path, str, Sequence[str]], NDArray[np.float64]]
 MAIN = "a" * 40  # a commit
 TEXTS = [text for text in tiny.TEXTS if text and len(text) < 120]  # short enough for every tokenizer
 WEIGHTS: dict[str, tuple[Callable[..., Path], Reference]] = {
-    "bge-reranker-v2-m3": (tiny.xlm_roberta, reference.classified),
-    "gte-reranker-modernbert-base": (tiny.modernbert, reference.classified),
-    "qwen3-reranker-0.6b": (tiny.qwen3, reference.judged),
-    "mxbai-rerank-base-v2": (tiny.qwen2, reference.weighed),
+    "bge-reranker-v2-m3": (tiny.xlm_roberta, reference.classifier_scores),
+    "gte-reranker-modernbert-base": (tiny.modernbert, reference.classifier_scores),
+    "qwen3-reranker-0.6b": (tiny.qwen3, reference.yes_against_no),
+    "mxbai-rerank-base-v2": (tiny.qwen2, reference.one_against_zero),
 }
 PAGE = Path(__file__).parents[2] / "docs/models.md"
 

@@ -123,6 +123,17 @@ def shared(truth: Selection, documents: NDArray[np.intp]) -> float:
     return float(np.isin(truth.documents, documents).mean())
 
 
+def test_boosted_documents_compete_by_the_mapped_belief() -> None:
+    """The deviation is half the distance between the mapped ends of the interval."""
+    pool, scores = clustered(60, 8, 3)
+    session = session_of(pool, None, known=dict(enumerate(scores[:20].tolist())))
+    belief, boosts = session.belief, boosts_of(60, 1)
+    division = BoostedBoundary(BestBoundary(DocumentCapacity(10), CONFIGS[0]), boosts, FLAT).division(session.state)
+    seen, shares = division.competition.belief, boosts / boosts.max()
+    assert seen.mean == pytest.approx(shares * FLAT(belief.mean))
+    assert seen.std == pytest.approx(shares * (FLAT(belief.mean + belief.std) - FLAT(belief.mean - belief.std)) / 2)
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("factor", [1.0, 0.25, 64.0])
 def test_equal_boosts_leave_a_session_unchanged(config: Config, factor: float) -> None:

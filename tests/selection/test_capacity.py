@@ -104,7 +104,7 @@ def test_session_stops_when_the_expected_loss_is_tolerable(config: Config) -> No
     assert losses[0][0] < losses[-1][0]
 
 
-def test_session_settles_only_after_enough_looks_at_differing_scores() -> None:
+def test_tolerance_stops_a_session_only_after_differing_scores() -> None:
     """A few equal scores do not show how far scores spread."""
     pool, scores = clustered(150, 12, 3)
     rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)

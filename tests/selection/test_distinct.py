@@ -133,7 +133,9 @@ def test_session_omits_documents_negligible_beside_the_best() -> None:
         assert session.expected_loss() == 0
 
 
-def literally(vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float) -> list[int]:
+def greedy_by_determinants(
+    vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float
+) -> list[int]:
     """Select greedily by the determinants themselves."""
     kappa = math.log(2) / (median_distance(vectors) / 2)
     covariance = np.exp(-kappa * (1 - vectors @ vectors.T))
@@ -154,7 +156,7 @@ def literally(vectors: NDArray[np.floating], relevance: NDArray[np.float64], cou
 def test_diverse_adds_the_document_with_the_greatest_gain(diversity: float, seed: int) -> None:
     pool, scores = clustered(40, 6, seed)
     found = choose_diverse(pool.embeddings, scores, 12, diversity).tolist()
-    assert found == literally(pool.embeddings, scores, 12, diversity)
+    assert found == greedy_by_determinants(pool.embeddings, scores, 12, diversity)
     if diversity == 0:
         assert found == np.argsort(-scores, kind="stable")[:12].tolist()
 

@@ -19,7 +19,7 @@ from tests.sessions import session_of
 Matrix = NDArray[np.float64]
 
 
-def of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
+def pool_of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
     pool, _ = clustered(size, 16, seed)
     if not words:
         return pool
@@ -41,18 +41,18 @@ def unit(values: Matrix) -> Matrix:
     return standard
 
 
-def moved(pool: Pool, best: NDArray[np.intp]) -> Matrix:
+def nearness(pool: Pool, best: NDArray[np.intp]) -> Matrix:
     """Return (N,) nearness to the query plus nearness to the mean of the best documents."""
     products = np.array([np.mean([one @ other for other in pool.embeddings[best]]) for one in pool.embeddings])
     return unit(unit(pool.scores) + unit(products))
 
 
-def speaking(pool: Pool, near: Matrix) -> Matrix:
+def signal_sum(pool: Pool, near: Matrix) -> Matrix:
     """Return the (N,) sum of the signals."""
     return 0.85 * near + 0.15 * unit(np.sqrt(pool.features["bm25"])) if "bm25" in pool.features else near
 
 
-def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix, float]:
+def literal_relevance(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix, float]:
     """Return the expected log-odds of relevance to people, given a belief about scores.
 
     The result has (N,) log-odds, (N,) additions by the signals, and the factor of the sum.
@@ -61,8 +61,10 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)
     unknown = np.mean(believed.weights @ believed.residuals.variances)
     spread = np.sqrt(np.mean((mean - mean.mean()) ** 2) + unknown)
-    best = np.argsort(-(mean + share * spread * speaking(pool, unit(pool.scores))))[: min(3, math.ceil(len(pool) / 10))]
-    added = share * spread * speaking(pool, moved(pool, best))
+    best = np.argsort(-(mean + share * spread * signal_sum(pool, unit(pool.scores))))[
+        : min(3, math.ceil(len(pool) / 10))
+    ]
+    added = share * spread * signal_sum(pool, nearness(pool, best))
     both = mean + added
     factor = spread / np.sqrt(np.mean((both - both.mean()) ** 2) + unknown)
     return both.mean() + factor * (both - both.mean()), added, factor
@@ -73,11 +75,11 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
 def test_human_relevance_of_a_scored_document_adds_the_signals(
     words: bool, size: int, count: int, share: float
 ) -> None:
-    pool, rng = of(size=size, words=words), np.random.default_rng(count)
+    pool, rng = pool_of(size=size, words=words), np.random.default_rng(count)
     scores = dict(zip(rng.permutation(len(pool))[:count].tolist(), rng.uniform(0.01, 0.9, count), strict=True))
     found = posterior(pool, scores, human=True, signal_weight=share).beliefs
     scored = list(scores)
-    expected, _, _ = literally(pool, scores, share)
+    expected, _, _ = literal_relevance(pool, scores, share)
     read = found.deciding_belief()
     np.testing.assert_allclose(read.mean[scored], expit(expected[scored]), rtol=1e-9)
     assert (read.std[scored] == 0).all() and read.scored.sum() == count
@@ -96,10 +98,10 @@ def test_human_relevance_makes_the_calls_of_scorer_relevance(rounds: int) -> Non
 
 
 def test_human_relevance_of_unscored_documents_shifts_the_log_odds() -> None:
-    pool, rng = of(), np.random.default_rng(1)
+    pool, rng = pool_of(), np.random.default_rng(1)
     scores = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
     plain, found = (posterior(pool, scores, human=to).beliefs for to in (False, True))
-    _, added, factor = literally(pool, scores, SIGNAL_WEIGHT)
+    _, added, factor = literal_relevance(pool, scores, SIGNAL_WEIGHT)
     middle = (plain.weights @ (plain.means + added)).mean()
     moved = replace(
         plain,
@@ -121,10 +123,10 @@ def test_human_relevance_of_unscored_documents_shifts_the_log_odds() -> None:
 
 
 def test_constant_scores_leave_the_order_to_the_signals() -> None:
-    pool = of(words=False)
+    pool = pool_of(words=False)
     session = session_of(pool, budget=len(pool), k=5, config=replace(HUMAN_CONFIG, signal_weight=1.0))
     play(session, np.full(len(pool), 0.5), 10)
-    _, added, _ = literally(pool, dict.fromkeys(range(len(pool)), 0.5), 1.0)
+    _, added, _ = literal_relevance(pool, dict.fromkeys(range(len(pool)), 0.5), 1.0)
     ranking = session.ranking()
     assert np.corrcoef(ranking.relevance, added[ranking.documents])[0, 1] > 0.99
     assert not session.enough_scores  # the scores do not differ, whatever the signals add

@@ -17,7 +17,6 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 class TestKnownScores:
     async def test_calls_count_only_scores_that_were_computed(self, selector_of: MakeSelector) -> None:
-        """Scores from the cache are not counted."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
         wanted = changed(task(budget=6, rounds=2), reuse=False)

@@ -12,39 +12,39 @@ from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
 class Counting(FakeRetriever):
-    """A retriever that counts.
+    """A retriever that counts fetches.
 
     Attributes:
-        brought: The number of documents that come with a pool.
-        came: These documents.
-        trips: The fetches of other documents.
+        with_pool: The number of documents that come with a pool.
+        came_with_pool: These documents.
+        fetches: The fetches of other documents.
     """
 
-    def __init__(self, brought: int = 0) -> None:
+    def __init__(self, with_pool: int = 0) -> None:
         super().__init__()
-        self.brought = brought
-        self.came: set[str] = set()
-        self.trips = 0
+        self.with_pool = with_pool
+        self.came_with_pool: set[str] = set()
+        self.fetches = 0
 
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         retrieved = await super().retrieve(index, search)
-        self.came = set(retrieved.pool.ids[: self.brought])
-        return replace(retrieved, documents={id: Document(id, id) for id in self.came})
+        self.came_with_pool = set(retrieved.pool.ids[: self.with_pool])
+        return replace(retrieved, documents={id: Document(id, id) for id in self.came_with_pool})
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
     ) -> Mapping[str, Document]:
-        self.trips += 1
+        self.fetches += 1
         return await super().documents(index, ids)
 
 
 async def test_documents_that_came_with_the_pool_are_not_read_again(selector_of: MakeSelector) -> None:
-    retriever, plain = Counting(brought=30), SeededScorer()
+    retriever, plain = Counting(with_pool=30), SeededScorer()
     result = await selector_of(retriever, plain).select(task(budget=8, rounds=4, return_documents=True))
-    assert retriever.trips == 0
-    few, scorer = Counting(brought=10), SeededScorer()
+    assert retriever.fetches == 0
+    few, scorer = Counting(with_pool=10), SeededScorer()
     same = await selector_of(few, scorer).select(task(budget=8, rounds=4, return_documents=True))
-    assert len(few.came) == 10 and not set(few.fetched) & few.came
+    assert len(few.came_with_pool) == 10 and not set(few.fetched) & few.came_with_pool
     assert scorer.rounds == plain.rounds
     assert list(same.selection.documents) == list(result.selection.documents)
 
@@ -58,5 +58,5 @@ async def test_reading_documents_fetches_likely_next_ones_too(
     retriever, scorer = Counting(), SeededScorer()
     await selector_of(retriever, scorer).select(task(budget=12, rounds=6))
     assert scorer.rounds == alone.rounds
-    assert retriever.trips < plain.trips == 6
+    assert retriever.fetches < plain.fetches == 6
     assert len(retriever.fetched) == len(set(retriever.fetched)) > len(plain.fetched)

@@ -40,7 +40,7 @@ class Part:
             self.under_way -= 1
 
 
-async def test_readiness_shows_what_is_missing_and_since_when() -> None:
+async def test_readiness_shows_missing_parts_and_since_when() -> None:
     parts, clock = {"retriever": Part(), "scorer": Part()}, Clock(0.0)
     followed = Readiness(parts, interval=10, timeout=5, now=lambda: EPOCH + timedelta(seconds=clock.now))
     for seconds, trouble, missing, since in (

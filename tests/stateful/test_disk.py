@@ -101,7 +101,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.state != "roomy")
     @rule()
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Free the disk or make it writable while the processes run."""
         if self.state == "read-only":
             self.disk.make_writable()
@@ -120,7 +120,7 @@ class DiskMachine(RuleBasedStateMachine):
                 nearest(index, VECTORS[0], 10)
 
     @invariant()
-    def the_list_is_whole(self) -> None:
+    def list_is_complete(self) -> None:
         for catalog in getattr(self, "catalogs", []):
             catalog.check()
             counts = {index.name: index.count for index in catalog.list() if isinstance(index, IndexDescription)}

@@ -299,11 +299,11 @@ class IndexMachine(RuleBasedStateMachine):
         self.indexes = [self.open(0), self.open(1)]
 
     @invariant()
-    def what_was_trained_can_be_used(self) -> None:
+    def blocks_are_usable(self) -> None:
         assert not any(index._trainer.files._refused for index in getattr(self, "indexes", []))
 
     @invariant()
-    def values_are_those_of_what_is_held(self) -> None:
+    def values_belong_to_documents(self) -> None:
         """Check that no metadata of deleted documents remain."""
         for index in getattr(self, "indexes", [])[:1]:
             with index.transaction() as connection:

@@ -84,20 +84,20 @@ class SessionMachine(RuleBasedStateMachine):
         self.asked: list[int] = []
         self.log: list[tuple[str, Any, list[int]]] = []
 
-    def of_text(self, documents: set[int]) -> set[int]:
+    def with_copies(self, documents: set[int]) -> set[int]:
         """Return these documents and their known copies."""
         return set(np.flatnonzero(np.isin(self.texts, self.texts[sorted(documents)])).tolist())
 
     @property
     def known(self) -> set[int]:
-        return self.of_text(self.told)
+        return self.with_copies(self.told)
 
     @property
     def unanswered(self) -> set[int]:
-        return self.of_text(self.tried) - self.known
+        return self.with_copies(self.tried) - self.known
 
     @rule(data=st.data())
-    def learn_which_texts_are_the_same(self, data: st.DataObject) -> None:
+    def learn_copies(self, data: st.DataObject) -> None:
         more = data.draw(st.sets(st.sampled_from(self.same.tolist())))
         self.texts = np.where(np.isin(self.same, list(more)), self.same, self.texts)
         self.session.same_texts(self.texts.copy())
@@ -165,11 +165,11 @@ class SessionMachine(RuleBasedStateMachine):
         self.asked = [document for document in self.asked if document not in gone]
 
     @invariant()
-    def the_set_is_what_fits_of_what_is_left(self) -> None:
+    def set_fits(self) -> None:
         selection = self.session.selection()
         chosen = selection.documents.tolist()
         assert len(set(chosen)) == len(chosen) and set(chosen) <= self.left
-        self.is_what_fits(chosen)
+        self.check_fits(chosen)
         assert selection.scored.tolist() == [document in self.known for document in chosen]
         assert np.isfinite(selection.std).all() and (selection.std >= 0).all()
         assert (selection.std[selection.scored] == 0).all()
@@ -197,7 +197,7 @@ class SessionMachine(RuleBasedStateMachine):
         most = 1 if distinct is None or distinct.counts_groups else distinct.at_most
         return max(Counter(self.groups[document] for document in self.left).values(), default=0) > most
 
-    def is_what_fits(self, chosen: list[int]) -> None:
+    def check_fits(self, chosen: list[int]) -> None:
         distinct, room = self.options["distinct"], self.limit - self.lengths[chosen].sum()
         if distinct is None:
             assert room >= 0
@@ -215,10 +215,10 @@ class SessionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "session"):
-            self.replayed_it_is_the_same()
-            self.what_is_believed_depends_on_the_scores_alone()
+            self.check_replay()
+            self.check_beliefs()
 
-    def replayed_it_is_the_same(self) -> None:
+    def check_replay(self) -> None:
         again = session_of(self.pool, **self.options)
         for operation, n, documents in self.log:
             if operation == "ask":
@@ -234,7 +234,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert again.history == self.session.history
         np.testing.assert_array_equal(again.selection().documents, self.session.selection().documents)
 
-    def what_is_believed_depends_on_the_scores_alone(self) -> None:
+    def check_beliefs(self) -> None:
         """The belief is independent of the order of scores, and of documents without a score."""
         belief, known = self.session.belief, sorted(self.told, reverse=True)
         at_once_told = session_of(

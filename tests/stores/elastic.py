@@ -21,7 +21,7 @@ from tests.fakes.upstream import Request as HttpRequest
 MOST = 10_000
 
 
-def asked(url: str, method: str, path: str, body: Any = None) -> Any:
+def request_json(url: str, method: str, path: str, body: Any = None) -> Any:
     """Return the answer of a server."""
     lines = isinstance(body, list)
     content = "".join(json.dumps(each) + "\n" for each in body) if lines else None if body is None else json.dumps(body)
@@ -67,11 +67,11 @@ class Cluster(Upstream):
         if place == "/_search/scroll":
             assert set(body) <= {"scroll", "scroll_id"}
             rest = self.scrolls.pop(body["scroll_id"])
-            return {} if method == "DELETE" else self.scrolled(rest, len(rest))
+            return {} if method == "DELETE" else self.scroll_page(rest, len(rest))
         if place.endswith("/_search"):
             assert "allow_partial_search_results=false" in parameters
             self.bodies.append(body)
-            return self.searched(place, body, scroll="scroll=" in parameters)
+            return self.search(place, body, scroll="scroll=" in parameters)
         if method != "GET":
             self._kept.clear()
         if method == "PUT":
@@ -81,7 +81,7 @@ class Cluster(Upstream):
                     dimension = field["dims"]
                     field.clear()
                     field.update(type="knn_vector", dimension=dimension)
-        found = asked(self.behind, method, path, body)
+        found = request_json(self.behind, method, path, body)
         if place.endswith("_mapping"):
             for name, index in found.items():
                 index["mappings"] |= {"_meta": self.about[name]} if name in self.about else {}
@@ -93,7 +93,7 @@ class Cluster(Upstream):
                         field.update(type="dense_vector", dims=dimension, index=True, similarity="cosine")
         return found
 
-    def searched(self, place: str, body: Any, *, scroll: bool) -> Any:
+    def search(self, place: str, body: Any, *, scroll: bool) -> Any:
         """Return the hits of a search; a search by a vector orders them by their cosine with it."""
         assert set(body) <= {"query", "knn", "size", "_source", "fields"}
         size, query = body["size"], body.get("query")
@@ -101,10 +101,10 @@ class Cluster(Upstream):
         field, vector, inner = self.vector_search(body)
         fields = body.get("fields", [])
         assert not (fields and self.opensearch)  # OpenSearch cannot do that
-        kept = self.kept(place)
-        hits = asked(self.behind, "POST", place, {"query": inner, "size": MOST, "_source": body["_source"]})["hits"][
+        kept = self.stored_vectors(place)
+        hits = request_json(self.behind, "POST", place, {"query": inner, "size": MOST, "_source": body["_source"]})[
             "hits"
-        ]
+        ]["hits"]
         for hit in hits:
             own = kept[hit["_id"]]
             if vector is not None:
@@ -119,7 +119,7 @@ class Cluster(Upstream):
             hits = hits[: body["knn"]["k"]]
         elif "knn" in query:
             hits = hits[: query["knn"][field]["k"]]
-        return self.scrolled(hits, size) if scroll else {"hits": {"hits": hits[:size]}}
+        return self.scroll_page(hits, size) if scroll else {"hits": {"hits": hits[:size]}}
 
     def vector_search(self, body: Any) -> tuple[str, Any, Any]:
         """Return the field, the vector, and the query of a search, with None for no vector."""
@@ -146,17 +146,17 @@ class Cluster(Upstream):
         field = script["source"].removeprefix('cosineSimilarity(params.query, "').removesuffix('") + 1.0')
         return field, np.array(script["params"]["query"]), query["script_score"]["query"]
 
-    def kept(self, place: str) -> Mapping[str, Mapping[str, Any]]:
+    def stored_vectors(self, place: str) -> Mapping[str, Mapping[str, Any]]:
         """Return the stored vectors of an index by id and field."""
         if place not in self._kept:
-            (index,) = asked(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
+            (index,) = request_json(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
             names = [name for name, of in index["mappings"]["properties"].items() if of.get("type") == "knn_vector"]
-            hits = asked(self.behind, "POST", place, {"size": MOST})["hits"]["hits"]
+            hits = request_json(self.behind, "POST", place, {"size": MOST})["hits"]["hits"]
             rows = {hit["_id"]: hit["_source"] for hit in hits}
             self._kept[place] = {id: {name: np.array(row[name]) for name in names} for id, row in rows.items()}
         return self._kept[place]
 
-    def scrolled(self, hits: list[Any], size: int) -> Any:
+    def scroll_page(self, hits: list[Any], size: int) -> Any:
         identity = f"scroll-{len(self.bodies)}-{len(hits)}"
         self.scrolls[identity] = hits[size:]
         return {"hits": {"hits": hits[:size]}, "_scroll_id": identity}
@@ -174,7 +174,7 @@ def cluster(*, opensearch: bool) -> Iterator[Cluster]:
 
 def fill(url: str, name: str, properties: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Make an index in `osmem` with documents by id."""
-    asked(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
+    request_json(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
     lines = [line for id, row in rows.items() for line in ({"index": {"_index": name, "_id": id}}, row)]
     if lines:
-        assert not asked(url, "POST", "/_bulk?refresh=true", lines)["errors"]
+        assert not request_json(url, "POST", "/_bulk?refresh=true", lines)["errors"]

@@ -17,7 +17,7 @@ from boundarymorph_stores.elasticsearch import ElasticsearchStore
 from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
 from tests.fakes.upstream import answer, slow, well
 from tests.ports import free_port
-from tests.stores.elastic import Cluster, asked, cluster, fill, nested
+from tests.stores.elastic import Cluster, cluster, fill, nested, request_json
 
 VECTOR = {"type": "knn_vector", "dimension": DIMENSION, "method": {"name": "hnsw", "engine": "lucene"}}
 
@@ -159,7 +159,7 @@ def test_mistakes_in_an_index_description_are_named(server: Cluster, small: str)
     with pytest.raises(RetrieverUnavailable, match="ReadTimeout"):
         list(store(server, timeout_seconds=0.1).columns())
     server.behaviour = well
-    asked(server.behind, "DELETE", f"/{small}")
+    request_json(server.behind, "DELETE", f"/{small}")
     for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: catalog.get("mine")):
         with pytest.raises(UnknownIndex):
             call()

@@ -19,7 +19,7 @@ from tests.fakes.service import problem
 from tests.patience import until
 from tests.ports import free_port
 from tests.stores import milvus
-from tests.system.service import repeatable, service
+from tests.system.service import repeatable_part, service
 
 DOCUMENTS = [
     Document(f"{subject}-{n}", f"Of the {subject} there are {n} tales.", metadata={"n": n})
@@ -65,15 +65,15 @@ def test_service_keeps_its_indexes_in_a_store(tmp_path: Path) -> None:
             read = client.get("/indexes/tales/documents/tram-3").json()
             assert {field: read[field] for field in ("id", "text", "metadata")} == TALES[13]
             problem(client.get("/indexes/tales/documents/nobody"), 404, "unknown-document")
-            trams = repeatable(running.select(**asked | {"k": 10}, filter={"of": "tram", "n": {"gte": 4}}))
+            trams = repeatable_part(running.select(**asked | {"k": 10}, filter={"of": "tram", "n": {"gte": 4}}))
             assert {document["id"] for document in trams["documents"]} == {f"tram-{n}" for n in range(4, 10)}
-            hybrid = repeatable(running.select(**asked, hybrid=True))
+            hybrid = repeatable_part(running.select(**asked, hybrid=True))
             assert [warning["slug"] for warning in hybrid["warnings"]] == ["hybrid-of-pool"]
             url = "/indexes/tales/documents"
             ids = [f"bread-{n}" for n in range(10)]
             assert client.request("DELETE", url, json={"ids": [*ids, "nobody"]}).json() == {"deleted": 10}
             assert client.request("DELETE", url, json={"filter": {"n": 9}}).json() == {"deleted": 2}
-            before = repeatable(running.select(**asked))
+            before = repeatable_part(running.select(**asked))
             assert (before["status"], before["warnings"]) == ("complete", [])
             server.kill()
             server.wait()
@@ -81,7 +81,7 @@ def test_service_keeps_its_indexes_in_a_store(tmp_path: Path) -> None:
             problem(client.get("/indexes"), 503, "retriever-unavailable")
         with milvus.process(tmp_path / "milvus", port):
             until(lambda: client.get("/indexes").is_success)  # the first connection after the restart may fail
-            assert repeatable(running.select(**asked)) == before
+            assert repeatable_part(running.select(**asked)) == before
             assert client.delete("/indexes/tales").status_code == 204
             problem(client.post("/select", json=asked), 404, "unknown-index")
     assert "Traceback" not in running.log

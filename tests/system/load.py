@@ -64,7 +64,7 @@ class Load:
         """Return the answers to requests made since a moment of time.monotonic()."""
         return [answer for answer in tuple(self.answers) if answer.began >= moment]
 
-    def goes_on(self, moment: float, rounds: int = 3) -> bool:
+    def has_answers_since(self, moment: float, rounds: int = 3) -> bool:
         """Return whether each client has some answers to requests made since a moment."""
         return len(self.since(moment)) >= rounds * self.clients
 

@@ -1,7 +1,6 @@
 """Run the service, the scorer, and the retriever as processes, with a client for each."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile, mkdtemp
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import Any
 
@@ -30,14 +29,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 }
 
 
-def copied(data: Path, folder: Path) -> Path:
-    """Return a copy of a data directory in a new folder."""
-    copy = Path(mkdtemp(dir=folder)) / "data"
-    shutil.copytree(data, copy)
-    return copy
-
-
-def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
+def repeatable_part(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an answer that a repeated request has too, cached or not."""
     usage = dict(answer["usage"])
     usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
@@ -142,7 +134,7 @@ def service(
     ready: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
     embedded: bool = False,
-    through: Sequence[str] = (),
+    wrapper: Sequence[str] = (),
 ) -> AbstractContextManager[Service]:
     """Run a service over a data directory, and kill it at the end.
 
@@ -153,10 +145,10 @@ def service(
         ready: Whether to wait until it is ready.
         environment: Further environment variables.
         embedded: Whether it uses the embedded weights, not the tiny ones.
-        through: A command that runs the service's command.
+        wrapper: A command that runs the service's command.
     """
     log_file, variables = data.parent / f"{data.name}.log", {**environment_with(embedded), **environment}
-    return _process("serve", log_file, [*options, "--data-directory", str(data)], port, ready, variables, through)
+    return _process("serve", log_file, [*options, "--data-directory", str(data)], port, ready, variables, wrapper)
 
 
 def scorer(
@@ -167,11 +159,11 @@ def scorer(
 
 
 def retriever(
-    data: Path, *options: str, port: int | None = None, ready: bool = True, through: Sequence[str] = ()
+    data: Path, *options: str, port: int | None = None, ready: bool = True, wrapper: Sequence[str] = ()
 ) -> AbstractContextManager[Service]:
     """Run a retriever over a data directory with the options of `service`."""
     log_file, arguments = data.parent / f"{data.name}-retriever.log", [*options, "--data-directory", str(data)]
-    return _process("retriever", log_file, arguments, port, ready, environment_with(embedded=False), through)
+    return _process("retriever", log_file, arguments, port, ready, environment_with(embedded=False), wrapper)
 
 
 @contextmanager
@@ -182,13 +174,13 @@ def _process(
     port: int | None,
     ready: bool,
     environment: Mapping[str, str],
-    through: Sequence[str] = (),
+    wrapper: Sequence[str] = (),
 ) -> Iterator[Service]:
     port = free_port() if port is None else port
     arguments = [role, "--port", str(port), *options]
     with (
         log_file.open("ab") as log,
-        _started(arguments, log.fileno(), environment, log_file.parent, through) as process,
+        _start(arguments, log.fileno(), environment, log_file.parent, wrapper) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
     ):
         running = Service(process, client, port, log_file)
@@ -200,12 +192,12 @@ def _process(
             process.kill()
 
 
-def _started(
-    arguments: Sequence[str], output: int, environment: Mapping[str, str], directory: Path, through: Sequence[str]
+def _start(
+    arguments: Sequence[str], output: int, environment: Mapping[str, str], directory: Path, wrapper: Sequence[str]
 ) -> subprocess.Popen[bytes] | Forked:
     """Start a process, by forking unless something must come before its imports."""
-    if not (through or "LD_PRELOAD" in environment):
+    if not (wrapper or "LD_PRELOAD" in environment):
         return start(arguments, output=output, environment=environment, directory=directory)
-    command = [*through, sys.executable, "-m", "tests.weights", *arguments]
+    command = [*wrapper, sys.executable, "-m", "tests.weights", *arguments]
     variables = {**environment, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.Popen(command, stdout=output, stderr=output, env=variables, cwd=directory)

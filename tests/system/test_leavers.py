@@ -80,7 +80,7 @@ def leave(connection: socket.socket, how: str) -> None:
     connection.close()
 
 
-def crowd(chance: random.Random, port: int) -> None:
+def run_callers(chance: random.Random, port: int) -> None:
     """Make 200 moves of up to twelve callers, all of whom leave in the end."""
     callers: list[socket.socket] = []
     for _ in range(200):
@@ -128,7 +128,7 @@ def test_callers_that_leave_free_all_that_they_used(tmp_path: Path) -> None:
             until(lambda: front.metric("boundarymorph_select_running") == 0)
             first = [descriptors(running) for running in (front, indexes)]
             for _ in range(times(1, 300)):
-                crowd(chance, front.port)
+                run_callers(chance, front.port)
                 for gauge in ("boundarymorph_select_running", "boundarymorph_select_waiting"):
                     until(lambda gauge=gauge: front.metric(gauge) == 0)  # type: ignore[misc]
                 for running, before in zip((front, indexes), first, strict=True):

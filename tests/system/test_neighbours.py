@@ -61,7 +61,7 @@ class Key:
     def answered(self) -> list[socket.socket]:
         return select.select(self.held, [], [], 0)[0]
 
-    def takes(self, gets: int, begin: Callable[[], None]) -> None:
+    def take_share(self, gets: int, begin: Callable[[], None]) -> None:
         """Begin three requests more than the share allows, and wait for their refusal."""
         for _ in range(gets + 3):
             begin()
@@ -78,7 +78,7 @@ class Key:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
     """Yield callers of one process, each with its own key."""
     folder = tmp_path_factory.mktemp("neighbours")
     made = [make_key(name, list(Scope)) for name in ("greedy", "modest")]
@@ -118,7 +118,7 @@ def seconds(ask: Callable[[Key], httpx.Response], key: Key) -> float:
     return time.monotonic() - begun
 
 
-def stays_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], take: Callable[[Key], Any]) -> None:
+def check_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], take: Callable[[Key], Any]) -> None:
     """Check that a small request takes at most twice its quiet time beside a busy key.
 
     Other tests may keep the machine busy. So the check that counts is that the request is answered although the busy
@@ -146,7 +146,7 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
         pytest.param(selected, 6, ("POST", "/select", 100), id="places of selections, whose bodies stall"),
         pytest.param(selected, 6, ("POST", "/select", len(SLOW), SLOW), id="turns of selections, threads of searches"),
         # An upload counts as at least 8 MiB.
-        pytest.param(selected, 2, (*UPLOAD, 12 * 2**20, b" " * 1_000, NDJSON), id="bytes in hand of unended uploads"),
+        pytest.param(selected, 2, (*UPLOAD, 12 * 2**20, b" " * 1_000, NDJSON), id="bytes in flight of unended uploads"),
         pytest.param(uploaded, 6, (*UPLOAD, 10, b"", NDJSON), id="places of uploads that are silent"),
         pytest.param(
             uploaded, 6, ("DELETE", "/indexes/theirs/documents", len(BY_FILTER), BY_FILTER), id="threads of writes"
@@ -154,6 +154,6 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
     ],
 )
 def test_busy_key_leaves_other_keys_their_share(
-    whole: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
+    keys: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
-    stays_served(ask, whole, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
+    check_served(ask, keys, lambda greedy: greedy.take_share(gets, lambda: greedy.begin(*begun)))

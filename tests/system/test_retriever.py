@@ -9,7 +9,7 @@ import pytest
 from tests.faults.scenario import DOCUMENTS, fill
 from tests.patience import until
 from tests.ports import free_port
-from tests.system.service import Service, repeatable, retriever, scorer, service
+from tests.system.service import Service, repeatable_part, retriever, scorer, service
 
 SELECT = {"query": "tales of music", "index": "tales", "budget": 15, "rounds": 3, "k": 10, "reuse": False}
 SELECT |= {"return_documents": True}
@@ -38,7 +38,7 @@ def gateway(directory: Path, alone: Service) -> Iterator[Service]:
 
 
 def select(running: Service, **options: Any) -> dict[str, Any]:
-    return repeatable(running.select(**SELECT | options))
+    return repeatable_part(running.select(**SELECT | options))
 
 
 def test_gateway_with_a_retriever_answers_like_one_process(gateway: Service, directory: Path) -> None:

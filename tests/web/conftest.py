@@ -44,7 +44,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def demo_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Yield the URL of a service with an index like the demo's, of a few modules."""
     library = Path(sysconfig.get_path("stdlib"))
     documents = [
@@ -58,7 +58,7 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def opened(browser: Browser, demonstrated: Service) -> Open:
+def opened(browser: Browser, demo_service: Service) -> Open:
     """Yield a function that opens a path of a service in a fresh profile.
 
     The test fails if the browser logs a message, or the page requests anything from other hosts.
@@ -66,7 +66,7 @@ def opened(browser: Browser, demonstrated: Service) -> Open:
 
     @contextmanager
     def open_page(
-        path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, **options: Any
+        path: str = "/playground", url: str = demo_service.url, refusals: bool = False, **options: Any
     ) -> Iterator[Page]:
         """Open a page; with `refusals`, answers may be errors."""
         said: list[str] = []

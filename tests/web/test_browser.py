@@ -127,7 +127,7 @@ def test_playground_sends_one_request_per_edit(opened: Open) -> None:
         assert [request["budget"] for request in asked] == [35, 33]
 
 
-def test_playground_url_holds_all_fields_but_documents_and_key(opened: Open, demonstrated: Service) -> None:
+def test_playground_url_holds_all_fields_but_documents_and_key(opened: Open, demo_service: Service) -> None:
     fields = {"depth": "500", "filter": '{"kind": "function"}', "distinct": "text", "budget": "12", "k": "6"}
     with opened(LINK) as page:
         answered(page)
@@ -182,11 +182,11 @@ def test_playground_repeats_a_request_after_retry_after(opened: Open) -> None:
         answered(page)
 
 
-def test_playground_page_and_answer_are_small(opened: Open, demonstrated: Service) -> None:
+def test_playground_page_and_answer_are_small(opened: Open, demo_service: Service) -> None:
     documents = [
         {"id": f"module.name_{i}", "text": f"{QUERY} in line {i} of file {i % 97}. " * 6} for i in range(6_500)
     ]
-    demonstrated.fill("large", documents, encoder=None)
+    demo_service.fill("large", documents, encoder=None)
     with opened("/docs") as page:
         network = page.context.new_cdp_session(page)
         network.send("Network.enable")
@@ -194,7 +194,7 @@ def test_playground_page_and_answer_are_small(opened: Open, demonstrated: Servic
         network.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
         packed: list[str | None] = []
         page.on("response", lambda answer: packed.append(answer.headers.get("content-encoding")))
-        page.goto(f"{demonstrated.url}/playground?index=large&query={QUERY}&budget=50&k=50")
+        page.goto(f"{demo_service.url}/playground?index=large&query={QUERY}&budget=50&k=50")
         answered(page)
         assert 30_000 < sum(sizes) < 150_000 and packed.count(None) <= 2  # two answers are short
 
@@ -227,7 +227,7 @@ def test_playground_shows_pasted_documents_as_text(opened: Open) -> None:
             search(page)
             expect(page.locator("#ours li")).to_have_count(2)
         for wrong, complaint in (
-            ('[{"text": "never ends"', "The documents begin like a JSON array, but are none"),
+            ('[{"text": "never ends"', "The documents begin like a JSON array but are not one"),
             ('{"text": "fine"}\n{"text": broken}', "Document 2 is not a JSON object"),
             ("", "Paste some documents first"),
         ):

@@ -24,7 +24,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-K, BUDGET = 8, 20  # of the first look at a query; the next one has twice as many of both
+K, BUDGET = 8, 20  # for the first search of a query; each further search doubles both
 ROUNDS = 3
 CITATION = re.compile(r"\[([^\[\]\s]+)\]")
 PLAN = """Plan the research of a question over a document collection.
@@ -39,7 +39,7 @@ Documents that you have not read before:
 Answer with JSON alone:
 {{"findings": [{{"claim": "what a document says about the question", "ids": ["id of each document that says so"]}}],
  "deeper": ["queries so far that deserve more documents"],
- "missing": ["new queries for what is still unknown; nothing if the question can be answered"]}}"""
+ "missing": ["new queries for the open points; nothing if the question can be answered"]}}"""
 WRITE = """Answer this question from these findings alone. After each claim, cite the ids of its documents: [id].
 Question: {question}
 Findings: {findings}"""

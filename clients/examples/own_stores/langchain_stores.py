@@ -1,7 +1,7 @@
 """Let BoundaryMORPH retrieve from LangChain's vector stores; README.md here says how.
 
 python langchain_stores.py fill articles=postgresql://postgres@127.0.0.1/rag     # or papers, books, chunks
-python langchain_stores.py ask "What is played with a bow?" articles
+python langchain_stores.py ask "Which instruments are played with a bow?" articles
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Let BoundaryMORPH retrieve from LlamaIndex's vector stores; README.md here says how.
 
 python llamaindex_stores.py fill nodes=http://127.0.0.1:6333                     # or pages, leaves
-python llamaindex_stores.py ask "What is played with a bow?" nodes
+python llamaindex_stores.py ask "Which instruments are played with a bow?" nodes
 """
 
 import os

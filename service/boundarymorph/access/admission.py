@@ -37,7 +37,11 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
-        """Hold a turn within the block. Raises Overloaded if it comes too late, or probably will."""
+        """Wait for a turn and hold it within the block.
+
+        Raises:
+            Overloaded: If the turn comes too late, or probably will.
+        """
         wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:

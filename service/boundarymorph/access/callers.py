@@ -79,7 +79,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request, and the keys with its secret, if the service has keys."""
+    """The sender of a request.
+
+    Attributes:
+        name: The name of its keys.
+        keys: The keys with its secret; empty if the service has no keys.
+    """
 
     name: str
     keys: tuple[Key, ...] = ()
@@ -105,15 +110,21 @@ class Caller:
         return not self.keys or any(key.is_for(index) for key in self.keys)
 
     def require(self, index: str) -> None:
-        """Raise UnknownIndex for an index that the caller may not use, even if it exists."""
+        """Raise UnknownIndex for an index that the caller may not use.
+
+        The error does not reveal whether the index exists.
+        """
         if not self.sees(index):
             raise UnknownIndex(f"there is no index {index!r} for the API key of {self.name}")
 
 
 def parse_key(text: str) -> Key:
-    """Parse `NAME:SCOPE,SCOPE:SHA256`, which `:INDEX,INDEX*` and `:TENANT` may follow.
+    """Parse `NAME:SCOPE,SCOPE:SHA256`, which indexes and a tenant may follow.
 
-    The indexes of a tenant may be empty. Raises InvalidConfiguration.
+    They follow as `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT`. The indexes of a tenant may be empty.
+
+    Raises:
+        InvalidConfiguration: If the text is malformed.
     """
     name, scopes, sha256, indexes, tenant = [*text.split(":", 4), "", "", "", ""][:5]
     colons = text.count(":")
@@ -137,7 +148,11 @@ def parse_key(text: str) -> Key:
 
 
 def make_key(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
-    """Return a new secret, to be shown once, and its key. Raises InvalidConfiguration."""
+    """Return a new secret, to be shown once, and the key to configure.
+
+    Raises:
+        InvalidConfiguration: For a bad name, scope, index, or tenant.
+    """
     secret = f"bm_{secrets.token_urlsafe(32)}"
     return secret, parse_key(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
 
@@ -164,9 +179,10 @@ class KeyRing:
         return {key.name for key in self._keys} or {ANONYMOUS}
 
     def caller(self, authorization: str | None) -> Caller:
-        """Return the caller with this Authorization header. Raises Unauthenticated.
+        """Return the caller with this Authorization header, anonymous if there are no keys.
 
-        The caller is anonymous if there are no keys.
+        Raises:
+            Unauthenticated: If the key is missing or unknown.
         """
         if not self._keys:
             return Caller(ANONYMOUS)
@@ -219,7 +235,12 @@ class Origins:
         self._any = "*" in allowed or (with_keys and not allowed)
 
     def check(self, headers: Headers) -> None:
-        """Check the Host, Origin and Content-* headers. Raises Forbidden or UnsupportedMediaType."""
+        """Check the Host, Origin and Content-* headers of a request.
+
+        Raises:
+            Forbidden: For the wrong host or page.
+            UnsupportedMediaType: For a compressed or non-JSON body.
+        """
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send this header; some probes do not
@@ -260,7 +281,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_private(name: str) -> bool:
-    """Return whether a name is an address, without dots, or in a domain that no other site has."""
+    """Return whether no other site can have this name.
+
+    Such a name is an address, a name without dots, or one of a private domain.
+    """
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -306,7 +330,15 @@ class Policy:
 
 class Policies:
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
-        """Read the policies. Raises InvalidConfiguration if one is for a key not in `callers`."""
+        """Read the policies of the settings.
+
+        Args:
+            settings: The settings with the policies.
+            callers: The names of all keys.
+
+        Raises:
+            InvalidConfiguration: If a policy names an unknown key.
+        """
         self._named = {DEFAULT_POLICY: Policy()}
         self._meant_for: dict[str, tuple[str, ...]] = {}  # by name, the keys that a policy is for
         self._of_key: dict[str, Policy] = {}
@@ -324,8 +356,11 @@ class Policies:
     def resolve(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy in the path, else `model`, else the caller's key.
 
-        `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a name in a path, and
-        InvalidInput for a bad budget.
+        `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget.
+
+        Raises:
+            UnknownPolicy: For an unknown name in a path.
+            InvalidInput: For a bad budget.
         """
         if path is not None:
             if found := self._chosen(path):

@@ -37,9 +37,14 @@ class Work:
 
 class Access:
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
-        """Read keys, policies, rate limits and calibrations. Raises InvalidConfiguration.
+        """Read keys, policies, rate limits and calibrations.
 
-        `behind_gateways` says whether callers name the caller that they call for.
+        Args:
+            settings: The settings of the service.
+            behind_gateways: Whether callers name the caller that they call for.
+
+        Raises:
+            InvalidConfiguration: If any of these is malformed.
         """
         limits = settings.limits
         self.settings = settings
@@ -55,7 +60,11 @@ class Access:
         self.work = Work(limits.key_share)
 
     def enter(self, caller: str, until_end: ExitStack) -> None:
-        """Count a request as in progress until `until_end` is closed. Raises Overloaded."""
+        """Count a request as in progress until `until_end` is closed.
+
+        Raises:
+            Overloaded: If the caller, or all callers together, have too many.
+        """
         most, own = self.settings.limits.key_requests, self.requests.amount_of(caller)
         if most is not None and own >= most:
             raise refusal("key", f"this key has {own} requests in progress (limits.key_requests); try again later")

@@ -29,7 +29,15 @@ class SharedCounters(Guard):
     """Counters in Redis, behind a circuit breaker that pauses calls after repeated failures."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """Prepare a client, which does not connect yet. Raises InvalidConfiguration."""
+        """Prepare a client; it does not connect yet.
+
+        Args:
+            url: The address of Redis.
+            timeout: Seconds to wait for an answer.
+
+        Raises:
+            InvalidConfiguration: If the URL is malformed.
+        """
         redis = make_client(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
         self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
@@ -92,9 +100,15 @@ class RateLimits:
     """The limits of every key. Each process counts alone while Redis does not answer in time."""
 
     def __init__(self, settings: RateLimitSettings, callers: Collection[str], *, url: str | None) -> None:
-        """Parse the limits, without connecting yet. Raises InvalidConfiguration.
+        """Parse the limits; it does not connect yet.
 
-        Without the URL of a Redis, this process counts alone. All keys with limits must be among the callers.
+        Args:
+            settings: The limits by key.
+            callers: The names of all keys.
+            url: The address of Redis; None counts in this process.
+
+        Raises:
+            InvalidConfiguration: For a limit of an unknown key, and for a malformed URL.
         """
         if unknown := sorted(set(settings.keys) - set(callers)):
             raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")

@@ -26,7 +26,10 @@ class ShownNotes:
         self._shown: TTLCache[tuple[str, str, str], bool] = TTLCache(CALLERS, SECONDS)
 
     def is_due(self, caller: str, index: str, slug: str) -> bool:
-        """Return whether to show a caller a warning, and remember a standing one as shown."""
+        """Return whether to show the caller a warning about the index.
+
+        A standing warning is remembered as shown.
+        """
         if slug not in STANDING:
             return True
         note = (caller, index, slug)

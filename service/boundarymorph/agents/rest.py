@@ -41,7 +41,8 @@ BROKEN = "Calling again is unlikely to help; tell your user what you could not l
 class ServiceProblem(ToolError):
     """A problem that the service answered, with advice for the language model.
 
-    `slug` is the type of the problem; it is empty if the answer has no type.
+    Attributes:
+        slug: The type of the problem; empty if the answer has no type.
     """
 
     def __init__(self, response: httpx2.Response) -> None:
@@ -60,7 +61,12 @@ class ServiceProblem(ToolError):
 class Service:
     """A service's API, which the tools call for one caller.
 
-    The HTTP client sends the credentials of the caller. Links to documents begin with the public `url`.
+    Attributes:
+        http: A client that sends the credentials of the caller.
+        url: The public URL of the service, for links to documents.
+        settings: The settings of the tools.
+        caller: The name of the caller.
+        shown: The notes that callers have been shown.
     """
 
     http: httpx2.AsyncClient
@@ -74,9 +80,12 @@ class Service:
         return await self._answer("GET", path)
 
     async def select(self, asked: Mapping[str, Any]) -> Any:
-        """Return the answer of POST /select, with texts. Raises ToolError.
+        """Return the answer of POST /select, with texts.
 
         Fields that are None are not sent. Cancelling the call ends the work in the service.
+
+        Raises:
+            ToolError: If the service refuses the request or does not answer.
         """
         given = {name: value for name, value in asked.items() if value is not None}
         return await self._answer("POST", "/select", to_json({"return_documents": True, **given}))
@@ -108,7 +117,13 @@ def local_service(
 ) -> Service:
     """Return a `Service` that calls the application in this process.
 
-    The headers have the credentials of the caller.
+    Args:
+        app: The application.
+        url: Its public URL.
+        headers: The headers with the credentials of the caller.
+        settings: The settings of the tools.
+        caller: The name of the caller that the service works for.
+        shown: The notes that callers have been shown; None if there were none.
     """
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:

@@ -25,7 +25,10 @@ router = APIRouter(tags=["agents"])
 
 @router.post("/mcp", include_in_schema=False)
 async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Response:
-    """Answer a request of the Model Context Protocol, with the credentials of the caller."""
+    """Answer a request of the Model Context Protocol.
+
+    The tools call the API with the credentials of the caller.
+    """
     caller, settings = identify(request, access).restrict(callers.Scope.SELECT), access.settings
     try:
         await count(request, access, caller)
@@ -50,7 +53,11 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
 
 
 def _over_limit(body: bytes, limited: RateLimited) -> Response:
-    """Return an error for the language model that called a tool; raise it for other requests."""
+    """Return an error that the client shows to its language model, for a call of a tool.
+
+    Raises:
+        RateLimited: For any other request.
+    """
     try:
         message = orjson.loads(body)
         id = message["id"] if message["method"] == "tools/call" else None

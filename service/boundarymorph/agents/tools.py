@@ -58,9 +58,10 @@ class _Server(MCPServer[Service]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Called | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool. Raises ToolError.
+        """Call a tool.
 
-        The error names unknown arguments, which the SDK would ignore, and mistakes in others, in words of JSON.
+        Raises:
+            ToolError: For unknown arguments, which the SDK would ignore, and, in words of JSON, for mistakes in others.
         """
         known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}.get(name, arguments)
         if unknown := [argument[:100] for argument in arguments if argument not in known]:
@@ -269,7 +270,11 @@ def _field(examples: Sequence[Any]) -> Answer:
 
 
 async def _only_index(service: Service) -> str:
-    """Return the only index. Raises ToolError with the names if there are several."""
+    """Return the index to use if the caller names none.
+
+    Raises:
+        ToolError: With the names, if there are several.
+    """
     if service.settings.index is not None:
         return service.settings.index
     found = await service.get("/indexes")

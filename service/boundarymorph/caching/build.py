@@ -18,7 +18,10 @@ if TYPE_CHECKING:  # so that a standalone scorer loads neither Redis nor an enco
 class Caches:
     """A cache of scores, and the size of a cache of vectors.
 
-    `vector_bytes` is 0 for no cache of vectors. `close` closes the link to Redis.
+    Attributes:
+        scores: The cache of scores, if any.
+        vector_bytes: Most bytes of the vectors of queries; 0 for no cache.
+        link: The connection to Redis, which `close` closes.
     """
 
     scores: ScoreCache | None = None
@@ -34,7 +37,11 @@ class Caches:
 
 
 def build_caches(chosen: CacheSettings) -> Caches:
-    """Return a cache in Redis, one in this process, or none. Raises InvalidConfiguration."""
+    """Return a cache in Redis, one in this process, or none.
+
+    Raises:
+        InvalidConfiguration: If the URL is malformed.
+    """
     if not chosen.enabled:
         return Caches()
     size, seconds = chosen.memory_bytes, chosen.seconds_to_live

@@ -186,9 +186,17 @@ class RedisLink:
         failures: int = FAILURES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare a client, which does not connect yet. Raises InvalidConfiguration.
+        """Prepare a client; it does not connect yet.
 
-        The query of the URL holds options of `redis-py`. A circuit opens after `failures` in a row.
+        Args:
+            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of `redis-py`.
+            timeout: Seconds to wait for an answer.
+            connections: Most connections.
+            failures: Failures in a row that open a circuit.
+            clock: The clock of the circuit breakers, in seconds.
+
+        Raises:
+            InvalidConfiguration: If the URL is malformed.
         """
         self._redis: Any = make_client(url, timeout, connections)
         places = asyncio.Semaphore(connections)
@@ -229,7 +237,10 @@ class RedisScoreCache:
     ) -> None:
         """Use a link, which the caller closes.
 
-        The scores of a query live `seconds_to_live` from the first write. The namespace separates services.
+        Args:
+            link: The connection to Redis.
+            seconds_to_live: Lifetime of a query's scores since its first write.
+            namespace: Part of the keys; separates services.
         """
         self._link, self._namespace = link, namespace
         self._milliseconds = max(1, round(1000 * seconds_to_live))
@@ -310,9 +321,10 @@ def decoded(value: object) -> CachedScore | None:
 
 
 def make_client(url: str, timeout: float, connections: int) -> Redis:
-    """Return a client that waits `timeout` seconds and never tries again.
+    """Return a client of Redis that waits `timeout` seconds and never tries again.
 
-    Raises InvalidConfiguration; the message has no part of the URL, as it may contain a password.
+    Raises:
+        InvalidConfiguration: If the URL is malformed. The message has no part of it, as it may contain a password.
     """
     try:
         from redis.asyncio import Redis

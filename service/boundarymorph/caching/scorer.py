@@ -73,7 +73,13 @@ class ReadThrough:
     ) -> list[CachedScore]:
         """Return n values for n keys; equal keys are looked up once.
 
-        The deadline is in seconds on the clock. Raises DeadlineExceeded, and the errors of `source.compute`.
+        Args:
+            keys: The keys of the values.
+            source: Reads, computes, and writes missing values.
+            deadline: Seconds on the clock.
+
+        Raises:
+            DeadlineExceeded: If the values are late. Errors of `source.compute` pass through.
         """
         found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
@@ -202,9 +208,16 @@ class CachingScorer:
         self.through = ReadThrough(writes, clock)
 
     def task_scores(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
-        """Return the scores of one task. Raises TakesNoInstruction.
+        """Return the scores of one task.
 
-        Tasks of the same tenant share their scores.
+        Args:
+            query: The query of all pairs.
+            tenant: Tasks of the same tenant share their scores.
+            instruction: The instruction for the scorer, if any.
+            caller: The name of the caller.
+
+        Raises:
+            TakesNoInstruction: If there is an instruction and the scorer takes none.
         """
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
@@ -248,7 +261,10 @@ class TaskScores:
 
     @property
     def _identity(self) -> str | None:
-        """Return the name of model, tenant, and instruction for the cache; None if not cached now."""
+        """Return the name under which these scores are cached now, or None if they are not.
+
+        The name depends on the model, the tenant, and the instruction.
+        """
         name = None if self._caching.cache is None else self.model
         if name is not None and self._instruction is not None:
             return f"{name}\0{self._tenant}\0{digest(self._instruction).hex()}"
@@ -275,8 +291,13 @@ class TaskScores:
     ) -> NDArray[np.float64]:
         """Return n scores in the order of the texts, NaN where the scorer gave none.
 
-        The ids of the documents are stored with the scores. The deadline is in seconds on the clock. Raises
-        ScorerUnavailable if the model has changed since the last call, and the errors of the scorer.
+        Args:
+            texts: The n texts.
+            documents: Their ids, which are stored with the scores.
+            deadline: Seconds on the clock.
+
+        Raises:
+            ScorerUnavailable: If the model has changed since the last call. Errors of the scorer pass through.
         """
         model, cache, scorer = self._identity, self._caching.cache, self._caching.scorer
         if model is None or cache is None or not texts:

@@ -36,8 +36,11 @@ SECONDS_TO_LIVE = 7 * 24 * 3600.0
 class CachedScore:
     """A score that a cache holds.
 
-    `document` is the text's id when it was scored, a hint for finding it. The score is valid for any text with the
-    digest under which it is stored.
+    Attributes:
+        score: The score in [0, 1].
+        truncated: Whether the pair was truncated.
+        document: The text's id when it was scored, a hint for finding it; the score is valid for any text with the
+            digest under which it is stored.
     """
 
     score: float
@@ -68,7 +71,10 @@ class ScoreCache(Protocol):
         """Return n scores in the order of the digests, with None for each that is missing."""
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
-        """Store scores by the digests of their texts, until a fixed time after the first write."""
+        """Store scores by the digests of their texts.
+
+        All scores of a query expire a fixed time after its first write.
+        """
 
 
 _QUERY_BYTES = 550

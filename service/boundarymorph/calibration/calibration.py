@@ -33,8 +33,12 @@ def sigmoid(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
 class ProbabilityMap:
     """An increasing map from relevance to a probability.
 
-    The probability is the sigmoid of `slope` times the log-odds of relevance, plus `intercept`. The slope is above 0.
-    Relevance within `clip`, between 0 and 1/2, of 0 or 1 counts as being at this distance.
+    The probability is the sigmoid of `slope` times the log-odds of relevance, plus `intercept`.
+
+    Attributes:
+        slope: A number above 0.
+        intercept: Any finite number.
+        clip: Relevance within this distance of 0 or 1 counts as being at this distance; above 0, below 1/2.
     """
 
     slope: float
@@ -90,7 +94,11 @@ class Calibration:
 
     @classmethod
     def from_file(cls, path: Path) -> Calibration:
-        """Read the calibration of the setting `calibration`. Raises InvalidConfiguration."""
+        """Read the calibration of the setting `calibration`.
+
+        Raises:
+            InvalidConfiguration: If the file cannot be read or is not a calibration.
+        """
         try:
             return cls.from_json(orjson.loads(path.read_bytes()))
         except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
@@ -98,7 +106,11 @@ class Calibration:
 
     @classmethod
     def from_json(cls, values: Any) -> Calibration:
-        """Read a calibration from JSON. Raises InvalidInput, which names the mistake."""
+        """Read a calibration from JSON.
+
+        Raises:
+            InvalidInput: If it is malformed; the message names the mistake.
+        """
         try:
             if values["version"] != VERSION:
                 raise ValueError(f"its version is {values['version']!r}, and this release reads {VERSION}")

@@ -19,7 +19,10 @@ def queries_of(records: Iterable[Record]) -> dict[str, str]:
     """Return the texts of queries by id; a query without an id is its own id.
 
     Queries are objects with `query` or `text`, and `_id` or `id`, as in BEIR; lines ID<tab>TEXT, below a header or not;
-    or texts. Raises InvalidInput for a query without a text, and for a line with more than one tab, which is ambiguous.
+    or texts.
+
+    Raises:
+        InvalidInput: For a query without a text, and for a line with more than one tab, which is ambiguous.
     """
     found = {}
     for place, number, value in records:
@@ -44,9 +47,14 @@ def judgments_of(records: Iterable[Record], queries: Mapping[str, str] | None = 
     """Return the grades by query and document.
 
     Judgements are objects with `query`, `document` and `grade`, or TREC qrels: query, 0, document, grade, below a
-    header or not. Objects whose grade is null were not judged. The last judgement of a pair counts. A query that is not
-    in `queries` is its own text, except in qrels. Raises InvalidInput if a judgement is malformed; the message names
-    its line.
+    header or not. Objects whose grade is null were not judged. The last judgement of a pair counts.
+
+    Args:
+        records: The judgements.
+        queries: Texts by id. A query that is missing is its own text, except in qrels.
+
+    Raises:
+        InvalidInput: If a judgement is malformed; the message names its line.
     """
     texts = queries or {}
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -87,7 +95,13 @@ def worth_judging(by_scorer: NDArray[np.intp], size: int, seed: int, *, count: i
     """Return ascending positions of at most `count` documents of a pool that are worth judging.
 
     Three quarters are the best by the scorer and the first by the retriever, equally many of each. The last quarter is
-    drawn at random from the rest. `by_scorer` has positions, best first.
+    drawn at random from the rest.
+
+    Args:
+        by_scorer: Positions, best first by the scorer.
+        size: The size of the pool.
+        seed: The seed of the random choice.
+        count: The most documents.
     """
     most = min(count, size)
     wanted = most - most // RANDOM

@@ -51,7 +51,10 @@ class JudgedQuery:
         return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best)
 
     def order_shares(self) -> OrderShares | None:
-        """Return how well each order separates relevant documents from others; None without either."""
+        """Return how well each order separates relevant documents from others.
+
+        None means that the query lacks either.
+        """
         relevant = self.grades > 0
         if relevant.all() or not relevant.any():
             return None
@@ -67,8 +70,17 @@ def learn(
 ) -> Calibration:
     """Learn the trust in a scorer, and a map for each kind of relevance where it helps.
 
-    A map helps if it predicts queries better that were left out. `declared` is the trust before. Raises InvalidInput if
-    there are too few judgements.
+    A map helps if it predicts queries better that were left out.
+
+    Args:
+        queries: The judged queries.
+        scorer: The name of the scorer.
+        encoder: The name of the encoder, as in `Calibration`.
+        declared: The trust in the scorer before.
+        created: The time, as in `Calibration`.
+
+    Raises:
+        InvalidInput: If there are too few judgements.
     """
     queries = [query for query in queries if len(query)]
     _check(queries)
@@ -91,9 +103,14 @@ def learn(
 
 
 def fit(values: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the slope, 0 or more, and the intercept of a logistic regression.
+    """Fit a logistic regression of targets on log-odds, and return its slope and intercept.
 
-    `values` are (n,) log-odds, and `targets` are (n,) in [0, 1].
+    Args:
+        values: (n,) log-odds.
+        targets: (n,) targets in [0, 1].
+
+    Returns:
+        The slope, 0 or more, and the intercept.
     """
     from scipy.optimize import minimize
 
@@ -142,10 +159,14 @@ def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float6
 
 @dataclass(frozen=True, slots=True)
 class _FittedMap:
-    """A map of all queries, and predictions for each query by a map fitted to the others.
+    """A map fitted to all queries, and predictions for each query by a map fitted to the others.
 
-    `before`, `after` and `targets` are (n,) relevance, probability, and target of all judged documents. `losses` (q, 2)
-    has the mean log loss of each query before and after.
+    Attributes:
+        learned: The map of all queries; its slope may be 0.
+        before: (n,) relevance of all judged documents.
+        after: (n,) probabilities of all judged documents.
+        targets: (n,) whether they are relevant.
+        losses: (q, 2) the mean log loss of each query before and after.
     """
 
     learned: ProbabilityMap
@@ -197,7 +218,10 @@ class _FittedMap:
 
 
 def _ncg(queries: Sequence[JudgedQuery], k: int, chosen: Choice) -> dict[str, float] | None:
-    """Return the mean nCG@k of three orders; None without a query with more than k documents."""
+    """Return the mean nCG@k of judged documents by three orders.
+
+    None means that no query has more than k judged documents, some of them relevant.
+    """
     seen = [query for query in queries if len(query) > k and query.targets.any()]
     if not seen:
         return None

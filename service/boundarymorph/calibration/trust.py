@@ -19,9 +19,13 @@ RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # for the bootstrap; the inte
 
 
 def pairs_in_order(key: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
-    """Return the share of pairs of a relevant and another document that (n,) keys put in order.
+    """Return the share of pairs of a relevant and another document that the keys order rightly.
 
     Equal keys count half. This is the area under the ROC curve.
+
+    Args:
+        key: (n,) keys.
+        relevant: (n,) mask of the relevant documents.
     """
     above, below = key[relevant][:, None], key[~relevant][None]
     return float(((above > below) + 0.5 * (above == below)).mean())
@@ -31,7 +35,10 @@ def pairs_in_order(key: NDArray[np.float64], relevant: NDArray[np.bool_]) -> flo
 class OrderShares:
     """The shares of pairs in order of one query, by each order.
 
-    `choices` has the shares by relevance under each choice of trust.
+    Attributes:
+        retriever: The share by the retriever's order.
+        scorer: The share by the score alone.
+        choices: The shares by relevance under each choice.
     """
 
     retriever: float
@@ -106,7 +113,10 @@ class MeasuredTrust:
 
 
 def _chosen(shares: NDArray[np.float64], declared: int) -> int:
-    """Return the column of (q, 4) shares with the largest gain, less a standard error."""
+    """Return the column of (q, 4) shares with the largest gain over the declared one.
+
+    The gain is counted less a standard error.
+    """
     gains = shares - shares[:, [declared]]
     errors = gains.std(axis=0, ddof=1) / np.sqrt(len(gains))
     sure = gains.mean(axis=0) - errors
@@ -115,7 +125,10 @@ def _chosen(shares: NDArray[np.float64], declared: int) -> int:
 
 
 def _needed(shares: NDArray[np.float64], declared: int) -> int | None:
-    """Return how many more queries would make the best gain a standard error, or None."""
+    """Return how many more queries would make the best gain as large as its standard error.
+
+    None means that nothing gains.
+    """
     gains = shares - shares[:, [declared]]
     best = int(np.argmax(gains.mean(axis=0)))
     mean, deviation = gains[:, best].mean(), gains[:, best].std(ddof=1)

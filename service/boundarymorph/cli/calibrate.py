@@ -122,7 +122,11 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge. Raises InvalidInput if the file may contain grades by a person."""
+    """Write pairs to judge to a file, or to standard output.
+
+    Raises:
+        InvalidInput: If the file may already contain grades by a person.
+    """
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:

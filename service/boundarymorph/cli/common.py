@@ -66,7 +66,11 @@ def command_of(options: type[Options]) -> Callable[[Callable[[Options], None]], 
 
 
 def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:
-    """Return the settings of the stores. Raises InvalidInput if two have the same name."""
+    """Return the settings of the stores that options name.
+
+    Raises:
+        InvalidInput: If two stores have the same name.
+    """
     stores: dict[str, dict[str, str]] = {}
     for each in given or ():
         before, _, _ = each.partition("://")

@@ -41,8 +41,17 @@ def open_documents(
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
     """Open a source, and yield its documents and its size in bytes, if that is known.
 
-    A source is a folder, a file, or `-` for standard input. `most` and `whole` bound the bytes of a document and of a
-    JSON array. With `strict`, a bad file of a folder raises InvalidInput.
+    Args:
+        source: A folder, a file, or `-` for standard input.
+        columns: The columns of a table.
+        dimension: The length of vectors.
+        most: Most bytes of a document.
+        whole: Most bytes of a JSON array.
+        strict: Whether a bad file of a folder raises InvalidInput.
+
+    Raises:
+        InvalidInput: If the source cannot be read.
+        LimitExceeded: If an array is too large.
     """
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
@@ -70,7 +79,11 @@ def is_table(source: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the visible files with SUFFIXES, by path. Raises InvalidInput if there are none."""
+    """Return the files with one of SUFFIXES, by path, without hidden ones.
+
+    Raises:
+        InvalidInput: If there are none.
+    """
     found = [path for path in _visible(folder) if path.suffix.lower() in SUFFIXES]
     if not found:
         raise InvalidInput(f"there is no file in {folder} whose name ends in {', '.join(SUFFIXES)}")
@@ -129,7 +142,10 @@ def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
 
 
 def titled(text: str) -> tuple[str | None, str]:
-    """Return the title, from front matter or first heading, and the text without front matter."""
+    """Return the title of a Markdown text and the text without its front matter.
+
+    The title comes from the front matter or from the first heading.
+    """
     if (front := FRONT_MATTER.match(text)) is not None:
         text = text[front.end() :]
         if (given := _TITLE.search(front[1])) is not None:
@@ -143,7 +159,10 @@ def titled(text: str) -> tuple[str | None, str]:
 
 
 async def array_documents(stream: Stream, source: Path, dimension: int, most: int, whole: int) -> AsyncIterator[Entry]:
-    """Yield the documents of a JSON array, bounded in bytes by `whole`, each by `most`."""
+    """Yield the documents of a JSON array.
+
+    `most` and `whole` bound the bytes of a document and of the array.
+    """
     with sources.report_damage(source):
         body = stream.read(whole + 1)
     lines = "write one object a line, to a file whose name ends in `.jsonl`"
@@ -167,8 +186,10 @@ async def table_documents(stream: Stream, source: Path, columns: TableColumns, m
     """Yield a document of each row of a table with a header.
 
     Commas, semicolons, or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
-    a column of ids, the id of a row is its number. A row has at most `most` bytes. Raises InvalidInput with the line,
-    if the table is malformed.
+    a column of ids, the id of a row is its number. A row has at most `most` bytes.
+
+    Raises:
+        InvalidInput: With the line, if the table is malformed.
     """
     position, begin, name = 0, 0, sources.named(source)  # byte at which the row begins
 
@@ -241,7 +262,10 @@ class PassageSplitter:
     _counts: dict[str, int] = field(default_factory=dict)  # number of passages, by document
 
     async def split(self, entries: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
-        """Yield the passages of documents without vectors; with 0 characters, the documents."""
+        """Yield the passages of the documents, or with 0 characters the documents.
+
+        A document with a vector stays whole.
+        """
         async for entry in entries:
             if not self.characters or isinstance(entry, BadLine) or entry.embedding is not None:
                 yield entry

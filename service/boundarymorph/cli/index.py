@@ -283,7 +283,10 @@ def _encoder_of(info: IndexDescription) -> str:
 
 
 async def _fill(settings: Settings, options: Build, columns: TableColumns, report: IngestReport) -> int | None:
-    """Fill the index, and return how many documents became passages; None if they stay whole."""
+    """Fill the index, and return how many documents became passages.
+
+    It is None if they are left whole.
+    """
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS

@@ -74,7 +74,11 @@ class SelectOptions:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the body of the request without the query. Raises InvalidInput for bad JSON."""
+        """Return the body of the request without the query.
+
+        Raises:
+            InvalidInput: For an option that is not JSON.
+        """
         distinct, filter = self.distinct, self.filter
         given = asdict(self) | {
             "budget": _number(self.budget),
@@ -127,7 +131,11 @@ def _number(text: str | None) -> int | str | None:
 def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_directory: Path | None) -> None:
     """Print an answer for each query in a file.
 
-    Without the URL of a service, one is started with the indexes of `data_directory`.
+    Args:
+        path: The file with the queries.
+        fields: The fields of all requests.
+        url: The URL of the service; None starts one.
+        data_directory: The indexes of a started service.
     """
     from boundarymorph.cli import demo, terminal
 
@@ -160,7 +168,11 @@ def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_dir
 
 
 def _requests(path: Path, fields: Mapping[str, Any]) -> Iterator[tuple[object, dict[str, Any]]]:
-    """Yield each line's id, by default a number, and request. Raises InvalidInput."""
+    """Yield the id, by default a number, and the request of each line.
+
+    Raises:
+        InvalidInput: For a line without a query.
+    """
     for place, number, value in sources.records(path):
         request = {"id": number, **fields, **({"query": value} if isinstance(value, str) else value)}
         query = request["query"] = request.pop("queries", None) or request.get("query") or ""

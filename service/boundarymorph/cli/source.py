@@ -45,7 +45,10 @@ def open_source(source: Path) -> Iterator[tuple[Stream, int | None]]:
 
 @contextmanager
 def report_damage(source: Path, so_far: str = "") -> Iterator[None]:
-    """Raise InvalidInput, with the sentence `so_far`, where a damaged gzip file is read."""
+    """Raise InvalidInput where a damaged gzip file is read.
+
+    `so_far` is a sentence about the documents before the damage.
+    """
     try:
         yield
     except reading.DAMAGED as error:
@@ -53,9 +56,10 @@ def report_damage(source: Path, so_far: str = "") -> Iterator[None]:
 
 
 def records(source: Path) -> Iterator[Record]:
-    """Yield the JSON objects and lines of text of a source. Raises InvalidInput.
+    """Yield the JSON objects and lines of text of a source.
 
-    It also refuses a file that its name calls comma-separated values.
+    Raises:
+        InvalidInput: As `reading.records` does, and for a file that its name calls comma-separated values.
     """
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
@@ -65,7 +69,10 @@ def records(source: Path) -> Iterator[Record]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let the first `Ctrl-C` in the block raise KeyboardInterrupt, which asyncio would delay."""
+    """Let the first `Ctrl-C` within the block raise KeyboardInterrupt.
+
+    Without this, asyncio would go on reading standard input.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -78,7 +85,11 @@ def interruptible() -> Iterator[None]:
 
 
 async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
-    """Yield the content of the stream as it arrives. Raises InvalidInput for damaged gzip."""
+    """Yield the content of the stream as it arrives.
+
+    Raises:
+        InvalidInput: If a gzip file is damaged.
+    """
     while True:
         with report_damage(source, WRITTEN):
             chunk = stream.read1(1 << 18)

@@ -22,7 +22,10 @@ NAMED = 3  # entries that were skipped for one reason
 
 
 class Stages:
-    """The progress of stages: bars on a terminal, elsewhere lines every LINE_SECONDS."""
+    """The progress of stages, as bars on a terminal.
+
+    Elsewhere it is a line when a stage begins, and one every LINE_SECONDS.
+    """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock, self._told = console, clock, clock()
@@ -84,7 +87,10 @@ def print_ingestion(
     unit: str = "line",
     documents: int | None = None,
 ) -> None:
-    """Print the outcome of an upload in `unit`s, with the number of `documents` if known."""
+    """Print the outcome of an upload in `unit`s, of which there may be several per document.
+
+    `documents` is then the number of documents, if it is known.
+    """
     entries = quantity(report.documents, "document", "documents")
     if documents is not None:
         entries = (

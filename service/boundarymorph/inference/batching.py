@@ -53,7 +53,10 @@ class QueueEntry(Generic[Owner]):
 
 @dataclass(slots=True)
 class TokenQueue(Generic[Owner]):
-    """Waiting sequences, most urgent first, then by arrival; callers share each batch evenly."""
+    """Waiting sequences, most urgent first, then in order of arrival.
+
+    Callers share each batch evenly.
+    """
 
     callers: Counter[str] = field(default_factory=Counter)  # tokens that wait, by caller
     _led: dict[str, int] = field(default_factory=dict)
@@ -82,8 +85,12 @@ class TokenQueue(Generic[Owner]):
     def tokens_due(self, moment: float, caller: str = "", tokens: int = 0) -> int:
         """Return the number of tokens that are computed before new tokens of a caller.
 
-        These are the caller's own tokens that are due by then, and at most as many of each other caller. The new
-        `tokens` are due at `moment`.
+        These are the caller's own tokens that are due by then, and at most as many of each other caller.
+
+        Args:
+            moment: The time at which the new tokens are due.
+            caller: Their caller.
+            tokens: Their number.
         """
         due: Counter[str] = Counter()
         for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)]:
@@ -92,11 +99,14 @@ class TokenQueue(Generic[Owner]):
         return own + sum(min(count, own + tokens) for count in due.values())
 
     def take(self, batch_tokens: int, *, pads: bool) -> list[QueueEntry[Owner]]:
-        """Remove and return the next batch, which contains the most urgent sequence, if any.
+        """Remove and return the next batch, which contains the most urgent sequence.
 
-        A batch of several sequences has at most `batch_tokens`. If it `pads`, each sequence costs as much as the
-        longest; then the lengths in the batch are similar, chosen from the most urgent `LOOK_AHEAD` times
-        `batch_tokens`.
+        The batch is empty if no sequence waits.
+
+        Args:
+            batch_tokens: Most tokens of a batch of several sequences.
+            pads: Whether each sequence costs as much as the longest. If so, the lengths in the batch are similar,
+                chosen from the most urgent `LOOK_AHEAD` times `batch_tokens`.
         """
         if not self._waiting:
             return []
@@ -115,7 +125,10 @@ class TokenQueue(Generic[Owner]):
         self.callers = +self.callers
 
     def _front(self, tokens: int) -> list[QueueEntry[Owner]]:
-        """Return the most urgent sequences of up to this many tokens, or one, evenly of all callers."""
+        """Return the most urgent sequences with at most this many tokens, evenly of all callers.
+
+        There is at least one sequence.
+        """
         entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
         sums = accumulate(len(entry.item) for entry in entries)
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
@@ -255,10 +268,20 @@ class Batcher(Generic[ModelType]):
     ) -> Results:
         """Return the results of all items of a request.
 
-        `tokenize` may block. The characters are those of each item, and the deadline is in seconds on the clock.
-        `admitted` says whether `enter` has admitted this work. Raises Overloaded if the queue is full, LimitExceeded if
-        the request can never fit, and TextTooLong without `truncate`, all before any work; DeadlineExceeded; and errors
-        of the role.
+        Args:
+            tokenize: Returns the items; it may block.
+            characters: The number of characters of each item.
+            deadline: Seconds on the clock.
+            patience: Replaces the batcher's own.
+            truncate: Whether items may be truncated.
+            admitted: Whether `enter` has admitted this work.
+            caller: The caller whose share the request uses.
+
+        Raises:
+            Overloaded: Before any work, if the queue is full.
+            LimitExceeded: Before any work, if the request can never fit.
+            TextTooLong: Before any work, with truncate=False.
+            DeadlineExceeded: If the results are late. Errors of the role are raised as well.
         """
         self.check_open()
         arrival = self._clock()

@@ -30,9 +30,11 @@ EXCEEDED = "the deadline passed; allow more time, or ask for less"
 
 @dataclass(frozen=True, slots=True)
 class TimeBudget:
-    """The seconds that a request may take.
+    """The time for one request.
 
-    `last` says whether the deadline is then, so that a retry would be too late.
+    Attributes:
+        seconds: Seconds that it may take.
+        last: Whether the deadline is then, so that a retry would be too late.
     """
 
     seconds: float
@@ -41,14 +43,21 @@ class TimeBudget:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time by which a request must be answered, in seconds on the clock, if not infinite."""
+    """The time by which a request must be answered.
+
+    Attributes:
+        at: Seconds on the clock; infinite for no deadline.
+    """
 
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def from_request(cls, arrival: float, seconds: float) -> Self:
-        """Return the deadline of a caller that waits `seconds` from `arrival` on `time.monotonic()`."""
+        """Return the deadline of a caller that waits `seconds` from `arrival`.
+
+        `arrival` is in seconds on `time.monotonic()`.
+        """
         return cls(arrival + seconds - min(RETURN * seconds, LONGEST_RETURN))
 
     @property
@@ -100,7 +109,10 @@ T = TypeVar("T")
 
 
 async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks and wait for their end, before a cancellation of the caller is raised."""
+    """Cancel the tasks and wait for their end.
+
+    If the caller is cancelled meanwhile, the cancellation is raised when they have ended.
+    """
     for task in tasks:
         task.cancel()
     cancelled: asyncio.CancelledError | None = None
@@ -125,7 +137,10 @@ async def cancel_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results in order, or raise the first error when the other tasks have ended."""
+    """Return all results in order, or raise the first error.
+
+    An error is raised after the other tasks have been cancelled and have ended.
+    """
     if not coroutines:
         return []
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
@@ -145,7 +160,11 @@ REMEMBERED = 10_000  # callers whose last turn is known
 def remaining_share(held: int, total: int, most: int, share: float) -> int:
     """Return how much more a caller may take, as in `Shares`; it may be negative.
 
-    The caller holds `held` of a `total` of at most `most`, and may have its share of that when it is alone.
+    Args:
+        held: The amount that the caller holds.
+        total: The amount that all callers hold.
+        most: The bound on `total`.
+        share: The share of a caller that is alone.
     """
     left = most - total
     if not held:
@@ -170,8 +189,10 @@ class Shares:
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
         """Set the bound.
 
-        All callers may hold `most` units, which messages call `what`. A caller that is alone may hold a share in (0, 1]
-        of them; with 1 only the bound counts.
+        Args:
+            most: The amount that all callers may hold.
+            share: The part, in (0, 1], that a caller may hold when it is alone; with 1 only the bound counts.
+            what: The name of the units, for messages.
         """
         self.most = most
         self._share = share
@@ -349,7 +370,10 @@ def check_awaited() -> None:
 
 @contextmanager
 def awaited_context() -> Iterator[Context]:
-    """Yield a context for a thread, where `check_awaited` raises once the block has ended."""
+    """Yield a context for work in a thread.
+
+    In the context, `check_awaited` raises once the block has ended.
+    """
     abandoned, context = threading.Event(), copy_context()
     context.run(_abandoned.set, abandoned)
     try:
@@ -359,7 +383,10 @@ def awaited_context() -> Iterator[Context]:
 
 
 async def run_on_loop(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """Run a function of a few milliseconds on the event loop, after other tasks."""
+    """Run a function on the event loop, after other tasks.
+
+    This suits work of a few milliseconds, which a thread would delay more.
+    """
     await asyncio.sleep(0)
     return function(*args)
 

@@ -45,8 +45,11 @@ class DeviceLost(Exception):
 class TokenSequence:
     """A text or pair as a model reads it.
 
-    It has (n,) token ids, including special ones, and (n,) segments if the model distinguishes them. It is unknown if
-    the model knows no word of the document.
+    Attributes:
+        ids: (n,) token ids, including special ones.
+        truncated: Whether anything was cut.
+        type_ids: (n,) segments, if the model distinguishes them.
+        unknown: Whether the model knows no word of the document.
     """
 
     ids: NDArray[np.int64]
@@ -84,7 +87,12 @@ class ModelRole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """Results of a request: (n, ...) values in the order of the items."""
+    """Results of a request.
+
+    Attributes:
+        values: (n, ...) in the order of the items.
+        truncated: Number of items that were truncated.
+    """
 
     values: NDArray[Any]
     truncated: int
@@ -131,7 +139,10 @@ CHARACTERS_A_TOKEN, LEAST_CHARACTERS, MOST_CHARACTERS_A_TOKEN = 8, 1_024, 64
 
 
 def plain_tokenizer(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
-    """Copy a tokenizer so that it neither pads nor truncates, nor reads any special token."""
+    """Copy a tokenizer so that it neither pads nor truncates, and reads special tokens as text.
+
+    `also` names further tokens that it reads as text.
+    """
     state = json.loads(tokenizer.to_str())
     for token in state["added_tokens"]:
         token["special"] |= token["content"] in (also or ())
@@ -143,14 +154,22 @@ def plain_tokenizer(tokenizer: Tokenizer, also: set[str] | None = None) -> Token
 
 
 class Head(NamedTuple):
-    """The ids of the first tokens of a text, without special ones; truncated if there are more."""
+    """The first tokens of a text.
+
+    Attributes:
+        ids: Token ids without special ones.
+        truncated: Whether there are more.
+    """
 
     ids: NDArray[np.int64]
     truncated: bool
 
 
 def tokens_with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return which tokens of the vocabulary, not special or unknown, have a letter or digit."""
+    """Return which tokens of the vocabulary have a letter or digit.
+
+    Unknown and special tokens have none.
+    """
     special = tokenizer.get_added_tokens_decoder()
     known = {number: text for text, number in tokenizer.get_vocab().items()}
     found = np.zeros(max(known, default=-1) + 1, np.bool_)
@@ -190,7 +209,8 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
     """Tokenize prefixes of n texts, at most `tokens` tokens each, so that the work is bounded.
 
-    Raises CallerGone if the caller has gone.
+    Raises:
+        CallerGone: If the caller has gone.
     """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
@@ -320,10 +340,16 @@ class OnnxTextModel:
     pads = False
 
     def __init__(self, weights: Weights, *, max_length: int | None = None, threads: int | None = None) -> None:
-        """Load the model for this many concurrent runs, by default one per core.
+        """Load the model.
 
-        Raises ModelUnavailable if the files are missing or not the expected ones, and InvalidConfiguration for a length
-        that the model cannot read.
+        Args:
+            weights: The files of the model.
+            max_length: Most tokens of an input, including special ones.
+            threads: Concurrent runs, by default one per core.
+
+        Raises:
+            ModelUnavailable: If the files are missing or not the expected ones.
+            InvalidConfiguration: For a length that the model cannot read.
         """
         import onnxruntime
         from tokenizers import Tokenizer
@@ -343,7 +369,10 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the first output for (n,) token ids and segments. Thread-safe."""
+        """Return the first output for (n,) token ids and segments (0 if None), without a batch axis.
+
+        Thread-safe.
+        """
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}

@@ -89,9 +89,12 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
-        """Load the model on the CPU with weights of this type.
+        """Load the model on the CPU.
 
-        `spare` has prefixes of weights that may be missing.
+        Args:
+            kind: The class that loads it.
+            dtype: The type of its weights.
+            spare: Prefixes of weights that may be missing.
         """
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
@@ -151,7 +154,10 @@ _FEWEST_TOKENS = 8
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
     """Return the most tokens of an input: the requested number, else the usual one.
 
-    Without a request, it is at most the number that the model reads. Raises InvalidConfiguration if more is requested.
+    Without a request, it is at most the number that the model reads.
+
+    Raises:
+        InvalidConfiguration: If more is requested than the model reads.
     """
     config = repository.config
     positions = getattr(config, "max_position_embeddings", None)
@@ -193,15 +199,22 @@ def load_options(chosen: ModelSettings, threads: int | None) -> dict[str, Any]:
 def locate(
     name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False, **placement: Any
 ) -> tuple[Repository, Placement]:
-    """Return the repository of a model, and its place by the arguments of `Placement.choose`."""
+    """Return the repository of a model, and the place where it runs.
+
+    `placement` holds the arguments of `Placement.of`.
+    """
     repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
     return repository, Placement.choose(**placement)
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs: batches include padding.
+    """Where and how a model runs.
 
-    On a GPU there are two concurrent batches (`workers`), of which the second is made while the first computes.
+    Attributes:
+        device: The device.
+        precision: The type of its weights.
+        batch_tokens: Most tokens of a batch, including padding.
+        workers: Concurrent batches. On a GPU there are two, of which the second is made while the first computes.
     """
 
     device: torch.device
@@ -223,9 +236,15 @@ class Placement(NamedTuple):
     ) -> Placement:
         """Return the placement for these settings.
 
-        A device is `auto`, `cpu`, `cuda` or `cuda:N`. `threads` is the number of batches that a CPU computes at a time,
-        by default one per core. That is faster than splitting each batch, so PyTorch gets one thread per operation.
-        Raises InvalidConfiguration if the device does not exist.
+        Args:
+            device: `auto`, `cpu`, `cuda` or `cuda:N`.
+            precision: The type of the weights.
+            batch_tokens: Most tokens of a batch; by default it depends on the device.
+            threads: Batches that a CPU computes at a time, by default one per core. That is faster than splitting each
+                batch, so PyTorch gets one thread per operation.
+
+        Raises:
+            InvalidConfiguration: If the device does not exist.
         """
         chosen = _chosen_device(device)
         if precision == "auto":
@@ -250,7 +269,12 @@ def _chosen_device(device: str) -> torch.device:
 
 
 def run_on_device(work: Callable[[], Result]) -> Result:
-    """Return the result, or raise DeviceLost, or OutOfMemory after releasing unused memory."""
+    """Return the result of the work.
+
+    Raises:
+        OutOfMemory: After releasing the device's unused memory.
+        DeviceLost: If the device no longer works.
+    """
     failure: OutOfMemory | DeviceLost
     try:
         return work()
@@ -300,7 +324,10 @@ class PooledBody:
 
 
 def pad_batch(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
-    """Return the (n, longest) features of a batch in int64: ids, mask, and any type ids."""
+    """Return the (n, longest) features of a batch in int64.
+
+    They are ids, mask, and type ids if the items have them.
+    """
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
     mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -330,7 +357,10 @@ class DeviceModel:
         self._forward: Forward | None = forward
 
     def compute(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        """Return the results of `forward`. Raises OutOfMemory, DeviceLost, or `failed` if closed."""
+        """Return the results of `forward` for a batch.
+
+        Raises OutOfMemory, DeviceLost, or `failed` after `close`.
+        """
         forward = self._forward
         if forward is None:
             raise self.failed(f"{self.name} is closed")
@@ -349,8 +379,11 @@ _INPUT = "sentence_embedding"
 def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
     """Load the layers of these folders as a sequence, and return it and its output width.
 
-    The layers are in float32 and read (n, width) states. Raises ModelUnavailable, and InvalidConfiguration if a layer
-    is not supported.
+    The layers are in float32 and read (n, width) states.
+
+    Raises:
+        ModelUnavailable: If files are missing.
+        InvalidConfiguration: If a layer is not supported.
     """
     layers = nn.Sequential()
     for folder in folders:
@@ -384,7 +417,10 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
-    """Load a model with the dense layers of these folders, and return it and the results' width."""
+    """Load the body of a model, and return it and the width of its results.
+
+    `dense` names the folders of layers after the pooling.
+    """
     model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

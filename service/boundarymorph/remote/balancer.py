@@ -124,9 +124,17 @@ class Balancer(Generic[P]):
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """Prepare to call the servers, with this number of requests at a time to each.
+        """Prepare to call the servers.
 
-        The seed decides among equals. Raises InvalidConfiguration if there are no peers, or a peer occurs twice.
+        Args:
+            peers: The servers.
+            role: What they do, for errors and messages.
+            requests: Most requests at a time to one server.
+            clock: Returns the time in seconds.
+            seed: Decides among equals.
+
+        Raises:
+            InvalidConfiguration: If there are no peers, or a peer occurs twice.
         """
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
@@ -221,7 +229,8 @@ class Balancer(Generic[P]):
     def serves(self, peer: P, model: str, *, texts: int | None = None) -> None:
         """Record which model a server serves, and the most texts that it takes at a time.
 
-        Raises OtherModel if another model is in use that another working server still serves.
+        Raises:
+            OtherModel: If another model is in use that another working server still serves.
         """
         replica = self.replicas[peer]
         replica.model, replica.most_texts = model, texts

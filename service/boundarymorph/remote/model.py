@@ -57,9 +57,11 @@ class ModelChanged(Mismatch):
 
 
 class _Server(Peer):
-    """A server with its description, which must be fetched if it is None.
+    """A server with its description.
 
-    `asked_at` is the value of `opened` when it was fetched.
+    Attributes:
+        description: None if it must be fetched.
+        asked_at: The value of `opened` when it was fetched.
     """
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:
@@ -102,10 +104,20 @@ class RemoteModel:
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """Prepare the connections, this many to all servers together.
+        """Prepare the connections.
 
-        `timeout` bounds a call without a deadline, and `attempt_timeout` one request. The seed decides among equal
-        servers. Raises InvalidConfiguration if the endpoints do not fit together.
+        Args:
+            endpoints: The servers.
+            role: What they do, for errors and messages.
+            api_key: The key that is sent to them.
+            timeout: Seconds for a call without a deadline.
+            attempt_timeout: Seconds for one request.
+            connections: Connections to all servers together.
+            clock: Returns the time in seconds.
+            seed: Decides among equal servers.
+
+        Raises:
+            InvalidConfiguration: If the endpoints do not fit together.
         """
         self._servers = [
             _Server(endpoint, role.name, api_key=api_key, connections=connections) for endpoint in endpoints
@@ -170,8 +182,10 @@ class RemoteModel:
     async def call(self, context: TextContext, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model, in part if that is allowed.
 
-        Raises DeadlineExceeded, Overloaded if all servers are busy, InvalidInput if a text is not valid Unicode, and
-        errors of the role.
+        Raises:
+            DeadlineExceeded: If they are late.
+            Overloaded: If all servers are busy.
+            InvalidInput: If a text is not valid Unicode. Errors of the role are raised as well.
         """
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:

@@ -40,7 +40,11 @@ JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 class ServerUnavailable(Exception):
-    """The server cannot be reached or does not work; it may have carried out the request."""
+    """The server cannot be reached or does not work.
+
+    Attributes:
+        carried_out: Whether it may have handled the request anyway.
+    """
 
     def __init__(self, message: str, *, carried_out: bool = True) -> None:
         super().__init__(message)
@@ -54,7 +58,9 @@ class TimedOut(ServerUnavailable):
 class ServerBusy(Exception):
     """The server is overloaded.
 
-    It may ask for a pause of some seconds, and have a message for callers.
+    Attributes:
+        pause: Seconds that it asks for, if any.
+        public: Its own message for callers, if any.
     """
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
@@ -81,7 +87,11 @@ class OtherModel(Mismatch):
 
 
 class UnusableAnswer(RequestRefused):
-    """The server's answer is unusable; `kind` is a more specific error for the caller."""
+    """The server's answer is unusable.
+
+    Attributes:
+        kind: A more specific error for the caller than the usual one.
+    """
 
     carried_out = True
 
@@ -123,7 +133,11 @@ class PeerResponse:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the body, which frees the connection. Raises UnreadableBody."""
+        """Read the body, which frees the connection.
+
+        Raises:
+            UnreadableBody: If it has over `most` bytes or is compressed.
+        """
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
@@ -211,8 +225,10 @@ class ConnectionPool:
     ) -> PeerResponse:
         """Send a request and return its answer before its body is read.
 
-        Cancelling closes the connection. Errors of the body's iterator pass through. Raises an aiohttp.ClientError, of
-        `NOT_CONNECTED` if nothing was sent.
+        Cancelling closes the connection. Errors of the body's iterator pass through.
+
+        Raises:
+            aiohttp.ClientError: An error of `NOT_CONNECTED` if nothing was sent.
         """
         try:
             answer = await self._running().request(
@@ -286,10 +302,18 @@ class Peer:
         paid: bool = False,
         ours: bool = False,
     ) -> None:
-        """Prepare the connections. Raises InvalidConfiguration for a key that no header can carry.
+        """Prepare the connections.
 
-        A server is `paid` if each request costs money, so that none is repeated that may have been carried out. It is
-        `ours` if it belongs to this service, so that requests name the caller.
+        Args:
+            base: The server's URL without a trailing slash.
+            role: The kind of server, for messages.
+            api_key: The key that is sent to it.
+            connections: Most connections.
+            paid: Whether each request costs money, so that none is repeated that may have been carried out.
+            ours: Whether it belongs to this service, so that requests name the caller.
+
+        Raises:
+            InvalidConfiguration: If the key is not valid in a header.
         """
         self.base, self.paid, self.ours = base, paid, ours
         self._role = role

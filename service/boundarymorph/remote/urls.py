@@ -39,9 +39,11 @@ class Endpoint:
 def identify(description: Description, endpoint: Endpoint, address: str) -> Description:
     """Return the description with a name that identifies the model and how its results are read.
 
-    Caches use the name. It has the operator's revision unless the server names one. If neither does, it has a hash of
-    `address`, the base URL of the model's first server, unless the model belongs to the hub or a hosted service.
-    Raises MalformedAnswer if the server has another revision than the operator's.
+    Caches use the name. It ends in the operator's revision or, without one, in a hash of `address`, the base URL of the
+    first server of the model. Names of servers with a revision, of the hub and of hosted services stay as they are.
+
+    Raises:
+        MalformedAnswer: If the server has another revision than the operator's.
     """
     if endpoint.activation not in (None, "none"):
         description = replace(description, name=f"{description.name}/{endpoint.activation}")
@@ -66,9 +68,11 @@ def own_url(host: str, port: int) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path. Raises InvalidInput for `.` and `..`.
+    """Return a name as one segment of a path.
 
-    They are refused however often they are percent-encoded, because a proxy may read another path.
+    Raises:
+        InvalidInput: For a part `.` or `..`, however often it is percent-encoded, because a proxy may read another
+            path.
     """
     read = text
     for _ in range(_DECODINGS):
@@ -100,7 +104,8 @@ class Spelling:
 def parse(url: str, spelling: Spelling) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
 
-    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
     """
     noun = spelling.noun
     parts = _split(url, noun)
@@ -118,7 +123,8 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 def parse_plain(url: str, noun: str) -> str:
     """Return `http(s)://HOST:PORT/PREFIX` without the last slash.
 
-    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
     """
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:

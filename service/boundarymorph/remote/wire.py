@@ -35,9 +35,12 @@ class TextContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for results, at a path under the server's base URL.
+    """A request for results.
 
-    `cut` counts the texts that were shortened to be accepted at all.
+    Attributes:
+        path: The path under the server's base URL.
+        body: The body of the POST.
+        cut: Number of texts that were shortened to be accepted at all.
     """
 
     path: str
@@ -148,14 +151,21 @@ class Dialect(ABC):
         return self.home is not None
 
     def most_answer(self, sent: bytes, count: int) -> int:
-        """Return the most bytes of the results of `count` texts; some servers repeat the request."""
+        """Return the most bytes that the results of `count` texts can need.
+
+        `sent` is the request, because some servers repeat it.
+        """
         return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
     def request(self, model: str, context: TextContext, texts: Sequence[str], seconds: float) -> Request:
-        """Build the request for the results of n texts, for which we wait this many seconds.
+        """Build the request for the results of n texts.
 
-        The model has its name in the server's description.
+        Args:
+            model: Its name in the server's description.
+            context: What the texts are for.
+            texts: The n texts.
+            seconds: How long we wait for the answer.
         """
 
     @abstractmethod
@@ -171,8 +181,11 @@ class Dialect(ABC):
 class TextEmbeddingsInference(Dialect):
     """Text Embeddings Inference of Hugging Face.
 
-    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB. `model_type` is
-    the kind of model in the server's words, and `called` in ours.
+    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB.
+
+    Attributes:
+        model_type: The kind of model, in the server's words.
+        called: The kind of model, in ours.
     """
 
     name, description_path = "tei", "/info"
@@ -232,7 +245,10 @@ def served_card(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any
 
 
 def by_index(results: Iterable[tuple[object, object]], count: int, noun: str) -> dict[int, object]:
-    """Return results by the given index of their text; some of the `count` may be missing."""
+    """Return results by the index of their text, which is given with each.
+
+    Some of the `count` results may be missing.
+    """
     ordered = dict[int, object]()
     for index, result in results:
         if not is_count(index) or index >= count:
@@ -299,7 +315,9 @@ def chunks(context: TextContext, texts: Sequence[str], most: int, most_bytes: in
     """Split the texts, in order, into parts of similar length.
 
     A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON with the context.
-    Raises InvalidInput if a text is not valid Unicode.
+
+    Raises:
+        InvalidInput: If a text is not valid Unicode.
     """
     if len(texts) > most:
         parts = -(-len(texts) // most)

@@ -28,8 +28,10 @@ _log = logging.getLogger(__name__)
 class Artifacts:
     """Data that belong to an index and are not documents.
 
-    The description is for people and models that choose an index. Selections are distinct by the field `distinct` of
-    the metadata, unless a request says otherwise. The calibration turns relevance into a probability.
+    Attributes:
+        description: Describes its documents for people and models that choose an index.
+        distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
+        calibration: Turns relevance into a probability.
     """
 
     description: str | None = None
@@ -56,7 +58,10 @@ class ArtifactFile:
     def __init__(self, folder: Path, index: str, *, create: bool = False) -> None:
         """Open nothing yet.
 
-        With `create`, the first write makes the folder; otherwise it belongs to the index.
+        Args:
+            folder: The folder of the file.
+            index: The name of the index, for messages.
+            create: Whether the first write makes the folder; otherwise it belongs to the index.
         """
         self.index = index
         self._folder, self._path, self._create = folder, folder / FILE, create
@@ -84,7 +89,9 @@ class ArtifactFile:
     def change(self, **changes: object) -> None:
         """Replace some of the artifacts on the disk.
 
-        Raises CorruptIndex if the file is damaged, and UnknownIndex if the index is deleted.
+        Raises:
+            CorruptIndex: If the file is damaged.
+            UnknownIndex: If the index is deleted.
         """
         with storage_errors(str(self._path)), self._alone():
             _write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]

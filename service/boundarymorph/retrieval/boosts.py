@@ -79,9 +79,10 @@ class Decay:
         decay: float,
         now: float,
     ) -> Decay:
-        """Read a rule's fields. Raises InvalidInput, with its place in the request.
+        """Read the fields of a rule at a place of the request; `now` is in seconds since 1970.
 
-        `now` is in seconds since 1970.
+        Raises:
+            InvalidInput: With the place, if a field is wrong.
         """
         dates = isinstance(origin, str)
         start = now if origin == "now" else seconds_of(origin) if isinstance(origin, str) else origin
@@ -109,9 +110,13 @@ class Decay:
 
 @dataclass(frozen=True, slots=True)
 class FieldValueFactor:
-    """A number of the metadata, or a value if it is missing, times a factor, modified.
+    """A number of the metadata, times a factor, modified.
 
-    Of a list the first number counts.
+    Attributes:
+        path: The field. Of a list the first number counts.
+        factor: Above 0.
+        modifier: The function.
+        missing: Replaces a missing field.
     """
 
     path: tuple[str, ...]
@@ -149,13 +154,21 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Boosts:
-    """The factors of relevance: rules over the metadata, and weights of documents by id."""
+    """The factors of relevance.
+
+    Attributes:
+        rules: Rules over the metadata.
+        weights: Further factors of single documents, by id.
+    """
 
     rules: Sequence[Rule] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def factors(self, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.float64]:
-        """Return (N,) boosts of the documents with these ids; only rules need the documents."""
+        """Return (N,) boosts of the documents with these ids.
+
+        Without rules the documents are not needed.
+        """
         boosts = []
         for id in ids:
             boost, metadata = self.weights.get(id, 1.0), documents[id].metadata if id in documents else {}
@@ -176,12 +189,18 @@ class Boosts:
 
 
 def clamp(boost: float) -> float:
-    """Return the nearest number from LEAST to MOST, and LEAST for NaN."""
+    """Return the nearest number from LEAST to MOST.
+
+    It is LEAST for NaN, such as the logarithm of a negative number.
+    """
     return min(max(LEAST, boost), MOST)
 
 
 def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = False) -> list[float]:
-    """Return the numbers, or with `dates` also the dates, of a field or of its list."""
+    """Return the numbers of a field, or of the elements of its list.
+
+    With `dates`, strings are dates.
+    """
     found: list[float] = []
     for value in values_at(metadata, path):
         for each in value if isinstance(value, list) else [value]:
@@ -192,7 +211,10 @@ def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = Fa
 
 
 def seconds_of(date: str) -> float | None:
-    """Return the seconds from 1970 to a date in ISO 8601, by default in UTC, or None."""
+    """Return the seconds from 1970 to a date in ISO 8601, or None if it is not a date.
+
+    A date without a time zone is in UTC.
+    """
     try:
         read = datetime.fromisoformat(date)
     except ValueError:

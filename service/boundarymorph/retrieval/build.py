@@ -30,7 +30,9 @@ STORES = "boundarymorph.stores"  # the entry points of stores, named by the sche
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
     """Load the dual encoder, whose `name` is valid after `check`.
 
-    Raises ModelUnavailable if its files are missing, and InvalidConfiguration if the settings do not fit it.
+    Raises:
+        ModelUnavailable: If its files are missing.
+        InvalidConfiguration: If the settings do not fit the model.
     """
     chosen = settings.encoder
     if chosen.url:
@@ -87,10 +89,12 @@ def build_catalog(
 
 
 def build_indexes(settings: Settings) -> Catalog:
-    """Return the indexes on this machine or in `index_store`, and in other stores.
+    """Return the indexes of a service: on this machine or in `index_store`, and in other stores.
 
-    An unreachable store raises only at the first call. Raises InvalidConfiguration if the settings of a store are
-    wrong.
+    An unreachable store raises only at the first call.
+
+    Raises:
+        InvalidConfiguration: If the settings of a store are wrong.
     """
     if not settings.stores:
         return _searched_catalog(settings)

@@ -30,9 +30,13 @@ WIDEST = 4  # bytes of a character in memory, unless all are ASCII
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One retrievable unit of text, with any JSON object as metadata.
+    """One retrievable unit of text.
 
-    The id is unique within an index or a pool.
+    Attributes:
+        id: Unique within an index or a pool.
+        text: The text.
+        title: The title, if any.
+        metadata: Any JSON object.
     """
 
     id: str
@@ -47,7 +51,11 @@ class Document:
 
 
 def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
-    """Return 16 bytes that identify a document and any embedding. Raises InvalidInput."""
+    """Return 16 bytes that identify a document and any embedding given with it.
+
+    Raises:
+        InvalidInput: If it cannot be encoded.
+    """
     content = [document.title, document.text, dict(document.metadata)]
     state = hashlib.blake2b(canonical(document, content), digest_size=16)
     if embedding is not None:
@@ -56,7 +64,11 @@ def fingerprint(document: Document, embedding: NDArray[np.floating] | None = Non
 
 
 def canonical(document: Document, value: object) -> bytes:
-    """Encode part of a document as JSON with sorted keys. Raises InvalidInput."""
+    """Encode part of a document as JSON with sorted keys.
+
+    Raises:
+        InvalidInput: If that is not possible.
+    """
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
@@ -98,7 +110,10 @@ def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY
 
 
 def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
-    """Return the ids after the last one found, which a read of large documents may leave out."""
+    """Return the ids that a read may have left out.
+
+    They are those after the last one that it found, if the documents are large.
+    """
     if not found or size_of_all(found.values()) < FULL:
         return []
     last = max(place for place, id in enumerate(ids) if id in found)
@@ -106,7 +121,10 @@ def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
 
 
 def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:
-    """Yield the documents with these ids, in order, in pieces as of `Index.documents`."""
+    """Yield the documents with these ids, in order, a piece at a time.
+
+    Each piece is read as by `Index.documents`.
+    """
     left = list(ids)
     while left:
         found = read(left)
@@ -148,7 +166,10 @@ class Search:
 
     @cached_property
     def condition(self) -> Filter | None:
-        """Return the parsed filter. Raises InvalidInput or LimitExceeded."""
+        """The parsed filter.
+
+        Raises InvalidInput, or LimitExceeded if it is too large.
+        """
         return None if self.filter is None else Filter(self.filter)
 
     @cached_property
@@ -187,8 +208,13 @@ class Retriever(Protocol):
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         """Return the candidates of a search, with a warning if there are none.
 
-        BM25 is a feature if the index has words. Raises UnknownIndex, EmptyIndex, InvalidEmbeddings if the query's
-        vector does not fit, and InvalidInput if the index does not support the search.
+        BM25 is a feature if the index has words.
+
+        Raises:
+            UnknownIndex: If there is no such index.
+            EmptyIndex: If it has no documents.
+            InvalidEmbeddings: If the query's vector does not fit.
+            InvalidInput: If the index does not support the search.
         """
 
     async def documents(

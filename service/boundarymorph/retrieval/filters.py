@@ -56,7 +56,9 @@ class Filter:
     def __init__(self, filter: object, place: str = "filter") -> None:
         """Parse a decoded JSON value at a place of the request.
 
-        Raises InvalidInput and LimitExceeded with the place.
+        Raises:
+            InvalidInput: With the place, if it is malformed.
+            LimitExceeded: With the place, if it is too large.
         """
         self.condition = _read(filter, place, 1, _Count())
 
@@ -103,7 +105,10 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare a field, or an element of its list, with a value, or several, of one `type_of`."""
+    """Compare a field, or an element of its list, with a value of one `type_of`.
+
+    "in" has several values.
+    """
 
     path: tuple[str, ...]
     type: str
@@ -318,7 +323,9 @@ def by_spelling(leaf: Exists | Compare) -> Condition:
 class Bounds(NamedTuple, Generic[E]):
     """Expressions of a store; True matches all documents, False none.
 
-    All documents that meet the condition match `possible`, and only these match `certain`.
+    Attributes:
+        possible: Matches what the condition matches, and perhaps more.
+        certain: Matches only documents that the condition matches.
     """
 
     possible: E | bool

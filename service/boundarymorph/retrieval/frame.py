@@ -36,7 +36,11 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and its attachments. Raises InvalidInput if an id is not valid Unicode."""
+    """Encode a pool and its attachments for `decode_pool`.
+
+    Raises:
+        InvalidInput: If an id is not valid Unicode.
+    """
     pool = retrieved.pool
     tensors = {
         "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
@@ -119,7 +123,11 @@ def encode_embeddings(embeddings: Embeddings) -> bytes:
 
 
 def decode_embeddings(frame: bytes, count: int) -> Embeddings:
-    """Reverse `encode_embeddings`. Raises MalformedFrame unless it has `count` vectors."""
+    """Reverse `encode_embeddings`.
+
+    Raises:
+        MalformedFrame: If the frame is malformed or has not `count` vectors.
+    """
     tensors, metadata = _opened(frame, EMBEDDINGS_TYPE)
     vectors = _taken(tensors, "vectors", np.dtype("<f4"), None)
     _check_used_up(tensors)

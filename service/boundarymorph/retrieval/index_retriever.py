@@ -42,8 +42,11 @@ class IndexRetriever:
     def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, share: float = 1.0) -> None:
         """Start the threads.
 
-        Without an encoder, every index has its users' own vectors. `share` is the part of the threads that one caller
-        may use, as in `Shares`.
+        Args:
+            catalog: The indexes.
+            encoder: None if every index has its users' own vectors.
+            threads: The number of threads.
+            share: The part of them that one caller may use (`Shares`).
         """
         self._catalog = catalog
         self._encoder = encoder
@@ -88,7 +91,10 @@ class IndexRetriever:
         await self._executor.close()
 
     def _searched(self, found: Index | None, name: str, search: Search, caller: str) -> Retrieved:
-        """Return the candidates of a search in an index, which may have been found before."""
+        """Return the candidates of a search, with a warning if there are none.
+
+        `found` is the index, if it was looked up before.
+        """
         found = self._catalog.get(name, caller) if found is None else found
         artifacts = self._catalog.artifacts(name).read_if_sound()
         retrieved = _found(found, search)
@@ -100,7 +106,8 @@ class IndexRetriever:
     async def _probe(self, index: StoreIndex, caller: str) -> None:
         """Check once per index that the encoder makes the vector that the store has of a document.
 
-        Raises InvalidInput if it makes another.
+        Raises:
+            InvalidInput: If it makes another.
         """
         encoder = self._required_encoder()
         probed = (index.name, index.info, encoder.name)
@@ -164,7 +171,10 @@ def _likely(pool: Pool, count: int) -> list[str]:
 
 
 def _mismatches(index: Index, search: Search, filter: Filter) -> list[Notice]:
-    """Return warnings for filtered fields that have no string or no number to compare."""
+    """Return warnings for filtered fields that have no value of the compared type.
+
+    The types are string and number.
+    """
     compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
     warnings = []
     for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_CHECKS]:

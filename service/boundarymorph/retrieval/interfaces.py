@@ -55,8 +55,12 @@ def instrument(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Co
 class IndexConfiguration:
     """The configuration with which an index was created.
 
-    Without an encoder, the vectors are the users' own, or none. The time is UTC in ISO 8601. The index is lexical if it
-    had words when it was opened.
+    Attributes:
+        encoder: None for the users' own vectors, or none.
+        dimension: The length of the vectors; 0 without vectors.
+        created: UTC, ISO 8601.
+        kind: The kind of its search structure.
+        lexical: Whether it had words when it was opened.
     """
 
     encoder: str | None
@@ -159,7 +163,10 @@ Listed = Sequence[IndexDescription | UnreadableIndex]
 def describe_indexes(
     names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
 ) -> Listed:
-    """Describe indexes, `named` ones even if they are gone, and log those that cannot be read."""
+    """Describe indexes, and log those that cannot be read.
+
+    With `named`, indexes that are gone are listed as well.
+    """
     found: list[IndexDescription | UnreadableIndex] = []
     for name in names:
         try:
@@ -199,8 +206,14 @@ class Index(Protocol):
     ) -> None:
         """Write n documents, durably and visibly to later searches; the last one of an id wins.
 
-        The embeddings are (n, d). Digests are by default fingerprints of documents and embeddings. Raises
-        InvalidEmbeddings if a vector, or InvalidInput if a document, does not fit, before any write.
+        Args:
+            documents: The n documents.
+            embeddings: (n, d) vectors.
+            digests: By default the fingerprints of documents and embeddings.
+
+        Raises:
+            InvalidEmbeddings: Before any write, if a vector does not fit.
+            InvalidInput: Before any write, if a document does not fit.
         """
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -212,7 +225,11 @@ class Index(Protocol):
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         """Return the first of these documents, in order, until they take much memory.
 
-        Unknown ids are skipped. Without `texts`, text and title may be empty. `in_pieces` reads all documents.
+        Unknown ids are skipped. `in_pieces` reads all documents.
+
+        Args:
+            ids: The ids.
+            texts: Whether to read text and title; otherwise they may be empty.
         """
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -227,7 +244,8 @@ class Index(Protocol):
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """Return documents after an id, in order of ids, until they take `size` bytes.
 
-        Raises InvalidInput if the index has no order.
+        Raises:
+            InvalidInput: If the index has no order.
         """
 
 
@@ -243,12 +261,22 @@ class Catalog(Protocol):
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """Create an index unless one with the same configuration exists; return whether it did.
+        """Create an index unless one with the same configuration exists.
 
-        The encoder is None for the users' own vectors, and for kind "words", whose dimension is 0. A kind of None
-        accepts that of an existing index, and means "flat" for a new one. A `lexical` index has words, if possible.
-        Raises InvalidIndexName, InvalidInput if the configuration is impossible, and IndexConflict if the index has
-        another.
+        Args:
+            name: The name of the index.
+            encoder: None for the users' own vectors, and for kind "words", whose dimension is 0.
+            dimension: The length of the vectors.
+            kind: The kind of search structure. None accepts that of an existing index, and means "flat" for a new one.
+            lexical: Whether a new index indexes its words, if possible.
+
+        Returns:
+            Whether the index was created.
+
+        Raises:
+            InvalidIndexName: If the name is malformed.
+            InvalidInput: If the configuration is impossible.
+            IndexConflict: If the index has another configuration.
         """
 
     def create(
@@ -259,9 +287,13 @@ class Catalog(Protocol):
         return self.get(name)
 
     def get(self, name: str, caller: str = "") -> Index:
-        """Return the index of this name for a caller. Raises InvalidIndexName or UnknownIndex.
+        """Return the index of this name for a caller.
 
         The files of the caller that uses most indexes are closed first.
+
+        Raises:
+            InvalidIndexName: If the name is malformed.
+            UnknownIndex: If there is no such index.
         """
 
     def describe(self, name: str) -> IndexDescription:
@@ -271,7 +303,10 @@ class Catalog(Protocol):
         """Return summaries of the indexes with wanted names, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:
-        """Return the totals by kind, or `UNREADABLE`, on this machine's disk. Not thread-safe."""
+        """Return the totals of the indexes on this machine's disk by kind, or `UNREADABLE`.
+
+        Not thread-safe.
+        """
         return {}
 
     def delete(self, name: str) -> None:

@@ -23,9 +23,11 @@ SEED = 0
 
 
 class LexicalVectors(NamedTuple):
-    """Unit vectors in float32: (N, d) rows of documents, and (d,) of the query.
+    """Unit vectors in float32, with d at most DIMENSIONS.
 
-    d is at most DIMENSIONS.
+    Attributes:
+        documents: (N, d) rows.
+        query: (d,).
     """
 
     documents: NDArray[np.float32]
@@ -51,7 +53,10 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
 
 
 class _Sparse(NamedTuple):
-    """An (n, m) matrix by its entries, row by row, with (n + 1,) starts of rows and the end."""
+    """An (n, m) matrix by its entries, row by row.
+
+    `starts` has (n + 1,) starts of rows, and the end.
+    """
 
     values: NDArray[np.float32]
     columns: NDArray[np.intp]
@@ -158,7 +163,10 @@ def _orthogonal_part(basis: NDArray[np.float32], vector: NDArray[np.float32]) ->
 def _directions(
     documents: NDArray[np.floating], query: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Normalize; rows without a direction get an extra dimension, opposite for the query."""
+    """Normalize to unit length.
+
+    Rows without a direction get one in an extra dimension, opposite for the query.
+    """
     rows = np.pad(np.vstack([documents, query]), ((0, 0), (0, 1))).astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     without = lengths <= NEGLIGIBLE**2

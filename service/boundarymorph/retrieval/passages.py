@@ -51,9 +51,10 @@ class Cut:
         in_all: int,
         known: Container[str] = (),
     ) -> Cut | None:
-        """Return how documents become passages; None if all fit into the scorer's window of tokens.
+        """Return how these documents become passages.
 
-        Documents with these `known` ids stay whole, as their scores are known.
+        It is None if all fit into the scorer's window of tokens. Documents with `known` ids stay whole, as their scores
+        are known.
         """
         tokens = window - SPECIAL_TOKENS - len(query.encode(errors="replace")) // BYTES_PER_TOKEN
         room = BYTES_PER_TOKEN * max(LEAST_ROOM, tokens)
@@ -90,7 +91,10 @@ class Passages:
         return candidate if passage is None else passage.document.id
 
     def restrict(self, limit: Limit, ids: Sequence[str]) -> Limit:
-        """Return a limit that counts one passage of each document; `ids` are of all candidates."""
+        """Return a limit by which at most one passage of each document counts.
+
+        `ids` are the ids of all candidates.
+        """
         return GroupLimit(limit, self._parents(ids)) if self.by_id else limit
 
     def best(self, selection: Selection, ids: Sequence[str]) -> Selection:
@@ -106,9 +110,13 @@ class Passages:
 
 
 class DividedDocuments(NamedTuple):
-    """Candidates made of documents, with the (N,) positions of their documents.
+    """Candidates made of documents.
 
-    `left_out` passages are not candidates.
+    Attributes:
+        candidates: The documents and passages.
+        parents: (N,) the position of each candidate's document.
+        passages: The passages by id.
+        skipped_contestants: Number of passages that are not candidates.
     """
 
     candidates: list[Document]
@@ -158,9 +166,13 @@ def divide(documents: Sequence[Document], query: str, cut: Cut) -> DividedDocume
 def blocks(text: str, most: int, overlap: int = 0, borders: Borders = BORDERS) -> Iterator[tuple[int, int]]:
     """Yield the beginnings and ends of the parts of a text.
 
-    A part has at most `most` characters, and ends at a border if it has one. The next part repeats `overlap`
-    characters, fewer than half of `most`, from a word on. Borders come best first, with the number of their characters
-    that belong to the part before.
+    A part has at most `most` characters, and ends at a border if it has one.
+
+    Args:
+        text: The text.
+        most: Most characters of a part.
+        overlap: Characters of a part that the next one repeats, from a word on; less than half of `most`.
+        borders: The best first, each with the number of its characters that belong to the part before it.
     """
     start = 0
     while len(text) - start > most:

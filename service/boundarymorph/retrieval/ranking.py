@@ -22,7 +22,10 @@ def is_unit(lengths: NDArray[np.float64]) -> bool:
 
 
 def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return (n,) float64 inner products of (n, d) rows with a (d,) query, equal for equal rows."""
+    """Return (n,) inner products of (n, d) rows with a (d,) query.
+
+    They are in float64, and equal for equal rows.
+    """
     return np.asarray(np.einsum("nd,d->n", vectors, query, dtype=np.float64))
 
 
@@ -46,7 +49,8 @@ def unit_embeddings(
 ) -> NDArray[np.floating]:
     """Return (n, d) unit rows for n documents of an index of d dimensions.
 
-    Raises InvalidEmbeddings if a row has another dimension or no direction.
+    Raises:
+        InvalidEmbeddings: If a row has another dimension or no direction.
     """
     vectors = unit_rows(embeddings, [document.id for document in documents]) if documents and dimension else embeddings
     if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
@@ -127,7 +131,10 @@ def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
     """Fuse rankings of ids by the sum of 1 / (RANK_CONSTANT + rank), with ranks from 1.
 
     The method is reciprocal rank fusion (Cormack, Clarke and Büttcher 2009). Ties go by the first ranking that has one
-    of the documents. Raises DuplicateIds.
+    of the documents.
+
+    Raises:
+        DuplicateIds: If an id occurs twice in a ranking.
     """
     rows: dict[str, int] = {}
     for number, ranking in enumerate(rankings, start=1):
@@ -161,7 +168,10 @@ def fuse_pool(
 
 
 def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Normalize (n, d) rows in float64; those without length or not finite become NaN."""
+    """Normalize (n, d) rows in float64.
+
+    Rows without length, or with values that are not finite, become NaN.
+    """
     exact = states.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1, keepdims=True)
     usable = np.isfinite(lengths) & (lengths > 0)

@@ -70,10 +70,19 @@ class RemoteRetriever:
         line_bytes: int = 4 * 2**20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare this many connections to each retriever.
+        """Prepare the connections.
 
-        The timeout is for one request to one server. Answers have vectors of at most this dimension, and at most
-        `line_bytes` per document. Raises InvalidConfiguration for a URL that is missing, repeated, or malformed.
+        Args:
+            urls: The addresses of the retrievers.
+            api_key: The key that is sent to them.
+            timeout: Seconds for one request to one server.
+            connections: Connections to each.
+            dimension: The largest dimension of a vector in an answer.
+            line_bytes: Most bytes of a document in an answer.
+            clock: Returns the time in seconds.
+
+        Raises:
+            InvalidConfiguration: For a URL that is missing, repeated, or malformed.
         """
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
@@ -163,9 +172,18 @@ class RemoteRetriever:
         """Forward a request and return the retriever's answer unchanged; read and close it.
 
         A request that only reads has a time limit, and raises an answer of 429 or 5xx as an error. Any other has none,
-        and is sent to another retriever only if the first could not be reached. The target is a path, made of
-        `remote.urls.segment`s, and the query. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a
-        rejected key.
+        and is sent to another retriever only if the first could not be reached.
+
+        Args:
+            method: The HTTP method.
+            target: The path, made of `remote.urls.segment`s, and the query.
+            headers: The headers to forward.
+            body: The body, if any.
+            caller: The caller that the request is for.
+
+        Raises:
+            RetrieverUnavailable: If no retriever can be reached.
+            RetrieverFailed: For a redirect or a rejected key.
         """
 
         async def read(peer: Peer) -> PeerResponse:
@@ -218,7 +236,10 @@ class RemoteRetriever:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int, caller: str = "") -> Embeddings:
-        """Return embeddings. Raises OtherModel for another encoder than the one in use."""
+        """Return embeddings.
+
+        Raises OtherModel if the retriever has another encoder than the one in use.
+        """
         most = SMALL + count * self._vector
         embeddings = await self._post(
             peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most, caller

@@ -56,9 +56,14 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload, with the byte at which it ends, and its unknown fields.
+    """A document of an upload.
 
-    The embedding, if given, is a (d,) float32 unit vector.
+    Attributes:
+        line: The number of its line, from 1.
+        document: The document.
+        embedding: (d,) float32 unit vector, if given.
+        end: The byte at which it ends.
+        unknown: Its unknown fields.
     """
 
     line: int
@@ -77,7 +82,13 @@ class BadLine:
 
 
 class Line(NamedTuple):
-    """A line that is not blank, at most limit + 1 bytes, with the byte at which it ends."""
+    """A line that is not blank.
+
+    Attributes:
+        number: The number from 1.
+        text: At most limit + 1 bytes.
+        end: The byte at which it ends.
+    """
 
     number: int
     text: bytes
@@ -287,9 +298,21 @@ async def ingest_batches(
     Of several documents with the same id the last one counts. A document without an embedding is encoded if `encoder`
     is the index's own; otherwise, if the index has vectors, it is a bad line, as is one that the index cannot store.
     Unchanged documents are neither encoded nor written. The report is the same object each time; it comes after each
-    batch has become durable, and at the end. A strict upload is checked as a whole, in a temporary file, before
-    anything is written, and raises InvalidInput for a bad line or an unknown field. `spooled` is called with the size
-    of each document before it is written to that file, and may raise.
+    batch has become durable, and at the end.
+
+    Args:
+        index: The index.
+        encoder: The encoder of the process, if any.
+        entries: The parsed lines.
+        batch_size: Documents per batch.
+        strict: Whether to check the whole upload, in a temporary file, before anything is written.
+        spooled: Called with the size of each document before it is written to that file; may raise.
+        run: Runs slow functions in threads.
+        caller: The caller that documents are encoded for.
+        report: The report to fill.
+
+    Raises:
+        InvalidInput: For a bad line or an unknown field of a strict upload.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
@@ -364,7 +387,10 @@ async def _embed(
 async def _checked(
     entries: AsyncIterable[ParsedDocument | BadLine], index: Index, *, encodes: bool
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Yield the entries, with bad lines for documents that the index cannot store or encode."""
+    """Yield the entries, with bad lines for documents that the index cannot store.
+
+    A document that lacks a required embedding cannot be stored.
+    """
     reason = "no embedding, and the index holds its users' own vectors"
     if index.info.encoder is not None:
         reason = f"no embedding, and this service does not run the index's encoder {index.info.encoder!r}"

@@ -91,7 +91,10 @@ def weight(documents: int, frequency: int) -> float:
 
 
 def saturation(lengths: NDArray[np.integer], mean: float) -> NDArray[np.float64]:
-    """Return (n,) the count at which a word scores half of its maximum, by lengths in words."""
+    """Return (n,) the count at which a word scores half of its maximum.
+
+    `lengths` are the documents' lengths in words.
+    """
     if mean <= 0:
         return np.full(len(lengths), K1)
     return K1 * (1 - B) + lengths.astype(np.float64) * (K1 * B / mean)
@@ -147,11 +150,17 @@ class PoolWords:
         return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
-        """Return (T,) words as numbers: the stem (`stem_numbers`) in the upper half, then the word."""
+        """Return (T,) all words as numbers.
+
+        The upper half is of the stem (`stem_numbers`), the lower half of the word.
+        """
         return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
-        """Return (n,) BM25 of each text; repeated words of the query count."""
+        """Return (n,) BM25 of each text, with the statistics of these texts.
+
+        Repeated words of the query count.
+        """
         documents = len(self.ends)
         scores = np.zeros(documents)
         saturations = saturation(self.lengths, float(self.lengths.mean()) if documents else 0.0)
@@ -189,7 +198,10 @@ class PoolWords:
         return _hashed(padded)
 
     def _counts(self, beginning: bytes) -> NDArray[np.intp]:
-        """Return (n,) counts of words with a beginning, which is a word if it ends with a space."""
+        """Return (n,) the number of words of each text with this beginning.
+
+        A beginning that ends with a space is a whole word.
+        """
         head = beginning[:_HEAD]
         mask = np.uint32((1 << 8 * len(head)) - 1)
         places = self.starts[self._heads & mask == int.from_bytes(head, "little")]
@@ -270,7 +282,10 @@ codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))
 
 
 def truncate_texts(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
-    """Return texts, cut to most / count if they have over `most` characters together."""
+    """Return `count` texts, or the beginnings of all if they are too long.
+
+    If they have more than `most` characters together, each is cut to most / count.
+    """
     kept: list[str] = []
     longest, size = None, 0
     for text in texts:
@@ -374,7 +389,10 @@ class ColumnWriter:
 
 
 def read_columns(folder: Path) -> tuple[WordColumns, NDArray[np.uint32]]:
-    """Return the mapped columns of `ColumnWriter`, and (n,) words of each row. Raises OSError."""
+    """Return the columns that `ColumnWriter` wrote, mapped, and (n,) words of each row.
+
+    Raises OSError.
+    """
     columns = WordColumns(*(_file(folder / f"{name}.bin", kind) for name, kind in _FILES.items()))
     return columns, np.fromfile(folder / f"{_LENGTHS}.bin", "<u4")
 
@@ -410,8 +428,12 @@ class RowWords:
     def best(self, query: str, depth: int, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return up to `depth` rows with the highest BM25 that have a word of the query, and scores.
 
-        They are best first, ties in order of rows. The statistics are of all documents. `among` (n,) has the rows to
-        consider.
+        They are best first, ties in order of rows. The statistics are of all documents.
+
+        Args:
+            query: The query.
+            depth: Most rows.
+            among: (n,) the rows to consider.
         """
         totals = np.zeros(len(self.alive))
         for amount, lists in self._weighted(query):

@@ -29,8 +29,13 @@ def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None)
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
     """Load the cross-encoder in this process, with its queue; blocks while the weights load.
 
-    `on_lost` is called if its device is lost for good. Raises ModelUnavailable if its files are missing, and
-    InvalidConfiguration if the settings do not fit it.
+    Args:
+        settings: The settings of the service.
+        on_lost: Called if its device is lost for good.
+
+    Raises:
+        ModelUnavailable: If its files are missing.
+        InvalidConfiguration: If the settings do not fit the model.
     """
     return BatchingScorer(
         _cross_encoder(settings),
@@ -45,7 +50,10 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
 
 
 def declared_trust(settings: ScorerSettings) -> Trust | None:
-    """Return the trust that the settings declare, or that all servers have by kind, if any."""
+    """Return the trust that the settings declare, or that all servers have by their kind.
+
+    It is None if neither says.
+    """
     if settings.trust is not None:
         return settings.trust
     kinds = {endpoint.dialect.trust for endpoint in _endpoints(settings)}
@@ -53,7 +61,10 @@ def declared_trust(settings: ScorerSettings) -> Trust | None:
 
 
 def full_pass(settings: ScorerSettings) -> int:
-    """Return the number of documents that every server reads in one pass, at least 1."""
+    """Return the number of documents that every server reads in one pass.
+
+    It is 1 if one server reads each document by itself.
+    """
     dialects = [endpoint.dialect for endpoint in _endpoints(settings)]
     return min((dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects), default=1)
 

@@ -347,7 +347,12 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`), or relevance in [0, 1]
     (`none`).
 
-    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
+    Args:
+        url: The address.
+        judge: How a chat model is asked.
+
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
     """
     endpoint = urls.parse(url, _SPELLING)
     if isinstance(endpoint.dialect, RerankServer):

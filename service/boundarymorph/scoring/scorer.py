@@ -53,7 +53,8 @@ def clip_rounding(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def check_scores(scores: Scores, count: int, scorer: str) -> Scores:
     """Return scores for `count` texts, with NaN for those outside [0, 1].
 
-    Raises ScorerFailed if all are outside, or their number is wrong.
+    Raises:
+        ScorerFailed: If all are outside, or their number is wrong.
     """
     values = clip_rounding(scores.values)
     if values.shape != (count,):
@@ -156,7 +157,10 @@ class CrossEncoder(Model, Protocol):
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         """Tokenize the pairs of n texts with one query.
 
-        Without a place for it in the prompt, an instruction is ignored. Raises InvalidInput if it fills the prompt.
+        Without a place for it in the prompt, an instruction is ignored.
+
+        Raises:
+            InvalidInput: If the instruction fills the prompt.
         """
 
     def run(self, pairs: Sequence[TokenSequence], /) -> NDArray[np.float64]:

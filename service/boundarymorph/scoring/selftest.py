@@ -41,7 +41,12 @@ class ScorerProbe:
     """A small call of a scorer, which also tests each model there until the model passes."""
 
     def __init__(self, scorer: Scorer, *, tests: bool = True) -> None:
-        """Use a scorer without a cache, which would answer instead, and test its models or not."""
+        """Set the scorer.
+
+        Args:
+            scorer: A scorer without a cache, which would answer instead.
+            tests: Whether to test models.
+        """
         self._scorer, self._tests = scorer, tests
         self._model: str | None = None
         self._test: asyncio.Task[str | None] | None = None

@@ -127,9 +127,16 @@ class ChatPrompt:
     def __init__(
         self, tokenizer: Tokenizer, template: Template, *, max_length: int, instruction: str | None = None
     ) -> None:
-        """Parse the template, whose instruction another may replace.
+        """Parse the template.
 
-        Raises InvalidConfiguration if it does not suit the tokenizer, or fills `max_length` by itself.
+        Args:
+            tokenizer: The model's tokenizer.
+            template: The prompt.
+            max_length: Most tokens of a pair.
+            instruction: Replaces the template's own.
+
+        Raises:
+            InvalidConfiguration: If the template does not suit the tokenizer, or fills max_length by itself.
         """
         if instruction is not None and not template.instructed:
             raise InvalidConfiguration(f"the {template.name} prompt has no place for an instruction: leave it out")
@@ -156,10 +163,12 @@ class ChatPrompt:
         return self.template.instructed
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
-        """Tokenize the pairs of n texts with one query. Raises InvalidInput.
+        """Tokenize the pairs of n texts with one query.
 
-        An instruction replaces the operator's; it is ignored without a place in the template. It must leave tokens for
-        the pair.
+        An instruction replaces the operator's; it is ignored without a place in the template.
+
+        Raises:
+            InvalidInput: If the instruction leaves no tokens for the pair.
         """
         room = self._room
         if instruction is None or not self.takes_instruction:
@@ -252,8 +261,13 @@ def _array(*pieces: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 def described_template(tokenizer: Any, read: ReadJson, *, instructed: bool) -> Template | None:
     """Return the template from a repository's chat template and LogitScore module, if any.
 
-    `read` returns a JSON file or None; `instructed` says whether the operator gives an instruction. Raises
-    InvalidConfiguration if the chat template has no place for a pair.
+    Args:
+        tokenizer: The model's tokenizer, with its chat template.
+        read: Returns a JSON file or None.
+        instructed: Whether the operator gives an instruction.
+
+    Raises:
+        InvalidConfiguration: If the chat template has no place for a pair.
     """
     answers = _answers(read)
     if answers is None or not tokenizer.chat_template:
@@ -281,7 +295,10 @@ def _answers(read: ReadJson) -> tuple[int, int | None] | None:
 
 
 def _renderings(tokenizer: Any, read: ReadJson, roles: list[str]) -> Iterator[str]:
-    """Yield the chat template with fields for the texts, in contents of strings and of lists."""
+    """Yield the chat template with fields for the texts.
+
+    A message's content is first a string, then a list.
+    """
     processing = (read("sentence_bert_config.json") or {}).get("processing_kwargs") or {}
     options = {name: value for name, value in processing.get("chat_template", {}).items() if name not in _SIZES}
     for structured in (False, True):
@@ -302,9 +319,12 @@ def label_logits(labels: torch.Tensor) -> torch.Tensor:
 
 
 def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> transformer.Head:
-    """Return a float32 head of the rows of a causal model's output layer for its answers.
+    """Return a head made of the rows of a causal model's output layer for its answers.
 
-    Raises InvalidConfiguration if an answer is not a token.
+    The head is in float32.
+
+    Raises:
+        InvalidConfiguration: If an answer is not a token.
     """
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
     answers = [yes] if no is None else [no, yes]
@@ -404,7 +424,11 @@ class TransformerCrossEncoder(transformer.DeviceModel):
 
 
 def _generates(repository: transformer.Repository) -> bool:
-    """Return whether a model is causal, not a sequence classifier. Raises InvalidConfiguration."""
+    """Return whether a model is causal rather than a sequence classifier.
+
+    Raises:
+        InvalidConfiguration: If it is neither.
+    """
     names = repository.config.architectures or []
     if any(name.endswith("ForCausalLM") for name in names):
         return True

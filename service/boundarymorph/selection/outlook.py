@@ -97,8 +97,7 @@ class Search:
             return Recall(1.0, 1.0, 1.0, 1.0)
         missed, steps = self.missed, np.arange(len(self.unread))
         ratios = (steps + SHAPE) / (steps + 1.0) * (missed / (SHAPE + missed))
-        none = (SHAPE / (SHAPE + missed)) ** SHAPE
-        at_most = np.cumsum(none * np.cumprod(np.concatenate([[1.0], ratios])))  # 0, 1, ..., n missed documents
+        at_most = np.cumsum(np.cumprod(np.concatenate([[1.0], ratios])))  # 0, 1, ..., n missed documents
         at_most /= at_most[-1]
         low, high = (
             self._share(float(np.searchsorted(at_most, share))) for share in ((1.0 + COVERED) / 2, (1.0 - COVERED) / 2)

@@ -36,8 +36,12 @@ def create_app(
 ) -> FastAPI:
     """Create the service, or with a remote retriever a gateway.
 
-    It listens when `build` is done and is ready when each part has answered a probe. `on_failure` is called if `build`
-    fails or the service breaks for good.
+    It listens when `build` is done and is ready when each part has answered a probe.
+
+    Args:
+        settings: The settings of the service.
+        build: Builds the parts.
+        on_failure: Called if `build` fails or the service breaks for good.
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:

@@ -39,15 +39,22 @@ def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build all parts of a service in one process; blocks while the weights load.
 
-    BLAS gets one thread, because sessions run side by side and its threads would spin in small products. Raises
-    ModelUnavailable if files are missing.
+    BLAS gets one thread, because sessions run side by side and its threads would spin in small products.
+
+    Raises:
+        ModelUnavailable: If the files of a model are missing.
     """
     indexes = build_retrieval(settings, on_lost)
     return _selecting(settings, indexes, partial(identity_of, indexes.encoder), on_lost)
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the indexes and their retriever, as `build` does. Raises InvalidConfiguration, too."""
+    """Build the indexes and their retriever, as `build` does.
+
+    Raises:
+        ModelUnavailable: If the files of the encoder are missing.
+        InvalidConfiguration: If the settings do not fit together.
+    """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
@@ -65,8 +72,11 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the parts of a service whose indexes are at `retriever.url`.
 
-    BLAS gets one thread, as in `build`. Raises InvalidConfiguration, and ModelUnavailable if files of a cross-encoder
-    in this process are missing.
+    BLAS gets one thread, as in `build`.
+
+    Raises:
+        InvalidConfiguration: If the settings do not fit together.
+        ModelUnavailable: If the cross-encoder is in this process and its files are missing.
     """
     retriever = build_remote_retriever(settings)
     probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}

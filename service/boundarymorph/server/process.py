@@ -45,9 +45,16 @@ def serve(create: Create, settings: Settings, name: str) -> int:
 
     The first SIGTERM or SIGINT makes it unready. It accepts requests for drain_seconds, then gives running ones
     grace_seconds to finish. The code is 0 if all did, and 1 if some were aborted or the application called
-    `on_failure`. A second signal N ends it at once with 128 + N. Traces have this name of the service. Raises
-    InvalidConfiguration for a public address without keys, too many connections, or traces without the extra; errors of
-    `create` pass through.
+    `on_failure`. A second signal N ends it at once with 128 + N.
+
+    Args:
+        create: Creates the application, such as `create_app`.
+        settings: The settings of the service.
+        name: The name of the service in traces.
+
+    Raises:
+        InvalidConfiguration: For a public address without keys, too many connections, or traces without the extra.
+            Errors of `create` pass through.
     """
     if not (settings.keys or settings.without_keys or is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -142,7 +149,10 @@ class _DrainingServer(uvicorn.Server):
             log.error("the service has ended: %s", self._app.state.lifecycle.failure)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start draining at the first signal; exit at the second, or while nothing is served."""
+        """Start draining at the first signal.
+
+        Exit at the second, or at once while nothing is served.
+        """
         if self._exit_at is not None or not self.started:
             # A normal exit would wait for threads, for instance one blocked by its disk.
             os._exit(128 + sig if self.started else 0)

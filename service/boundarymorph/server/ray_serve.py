@@ -26,7 +26,10 @@ def gateway(values: Values) -> Application:
 
 
 def retriever(values: Values) -> Application:
-    """Return a retriever for indexes of its node or a store, replaced if they do not answer."""
+    """Return a retriever for the indexes of its node or of a store.
+
+    It is replaced if they do not answer.
+    """
     return _application("retriever", values, {"failed", "unready"})
 
 

@@ -79,7 +79,8 @@ def _variables(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 def config_file() -> Path | None:
     """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
 
-    Raises InvalidConfiguration if the named file does not exist.
+    Raises:
+        InvalidConfiguration: If the named file does not exist.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
@@ -302,7 +303,8 @@ class Settings(BaseSettings):
     def load(cls, **overrides: Any) -> Self:
         """Read the settings; overrides that are None are ignored.
 
-        Raises InvalidConfiguration with each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
+        Raises:
+            InvalidConfiguration: With each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
         """
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")

@@ -31,7 +31,8 @@ def secret(value: SecretStr | None) -> str | None:
 def header_key(text: str) -> str:
     """Return a key without surrounding whitespace, which files and pasted texts add.
 
-    Raises ValueError, whose message lacks the key, if no header can carry it.
+    Raises:
+        ValueError: If no header can carry the key. The message does not contain it.
     """
     key = text.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
@@ -40,9 +41,12 @@ def header_key(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    """Return a URL without surrounding whitespace. Raises ValueError if it is malformed.
+    """Return a URL without surrounding whitespace.
 
     The URL may hold a password, so the message of an error does not contain it.
+
+    Raises:
+        ValueError: If the URL is malformed.
     """
     url = text.strip()
     if not url.isprintable():

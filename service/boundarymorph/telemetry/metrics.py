@@ -112,9 +112,12 @@ class BatchMetrics:
         self._labels: tuple[str, ...] = ()
 
     def for_model(self, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> BatchMetrics:
-        """Return the metrics of one model, with the program that runs it, in this process.
+        """Return the metrics of one model in this process.
 
-        `waiting` returns the items and tokens in its queue.
+        Args:
+            model: The name of the model.
+            backend: The program that runs it.
+            waiting: Returns the items and tokens in its queue.
         """
         bound = copy(self)
         bound._labels = (model, backend)
@@ -160,7 +163,10 @@ def record_lookups(cache: Cache, found: list[Value | None]) -> list[Value | None
 
 
 def exposition(*, named: bool) -> bytes:
-    """Return the text for Prometheus, per key if `named`, otherwise added up as key "all"."""
+    """Return the text that Prometheus scrapes.
+
+    With `named`, it shows which key did what; otherwise those samples are added up, as key "all".
+    """
     if named:
         return generate_latest(REGISTRY)
     nameless = CollectorRegistry()

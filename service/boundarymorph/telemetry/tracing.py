@@ -83,8 +83,13 @@ _W3C = TraceContextTextMapPropagator()
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
     """Send spans to an OTLP/HTTP collector, and return a function that sends the rest and stops.
 
-    OTEL_SERVICE_NAME replaces the name of the service. `texts` allows texts and ids in spans. Raises
-    ModuleNotFoundError if the SDK is not installed.
+    Args:
+        url: The address of the collector.
+        service: The service name unless OTEL_SERVICE_NAME is set.
+        texts: Whether spans may contain texts and ids.
+
+    Raises:
+        ModuleNotFoundError: If the SDK is not installed.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -107,7 +112,10 @@ def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], No
 
 
 def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
-    """Add the attributes that a function returns, given whether texts and ids are allowed."""
+    """Add attributes to the current span.
+
+    `attributes` returns them; its argument allows texts and ids among them.
+    """
     current = trace.get_current_span()
     if current.is_recording():
         current.set_attributes(attributes(_texts))
@@ -142,7 +150,10 @@ def span(name: str, **options: Any) -> Iterator[trace.Span]:
 
 @contextmanager
 def client_span(method: str, url: str) -> Iterator[Mapping[str, str]]:
-    """Run the block in the span of an outgoing request, and yield the headers for its server."""
+    """Run the block in the span of an outgoing request.
+
+    Yields the headers with which the server continues the trace.
+    """
     with span(method, kind=SpanKind.CLIENT, attributes={"http.request.method": method, "url.full": url}):
         yield headers()
 
@@ -182,7 +193,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class JsonLines(logging.Formatter):
-    """A formatter that writes a JSON object, with `extra={"fields": {...}}`, per line."""
+    """A formatter that writes one JSON object per line.
+
+    The object has the fields of `extra={"fields": {...}}`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

@@ -78,7 +78,7 @@ def test_queue_discards_the_pairs_of_an_owner() -> None:
 
 
 class TestCallers:
-    def of(self, *requests: tuple[str, int, float]) -> TokenQueue[str]:
+    def callers_queue(self, *requests: tuple[str, int, float]) -> TokenQueue[str]:
         """Return a queue of requests: caller, number of pairs of ten tokens, and due time."""
         queue: TokenQueue[str] = TokenQueue()
         for caller, count, due in requests:
@@ -89,7 +89,7 @@ class TestCallers:
 
     @pytest.mark.parametrize("pads", [True, False])
     def test_callers_have_equal_parts_of_a_batch(self, pads: bool) -> None:
-        queue = self.of(("greedy", 100, 0.0), ("modest", 3, 9.0))
+        queue = self.callers_queue(("greedy", 100, 0.0), ("modest", 3, 9.0))
         assert queue.callers == {"greedy": 1_000, "modest": 30}
         batch = queue.take(40, pads=pads)
         assert sorted(entry.caller for entry in batch) == ["greedy", "greedy", "modest", "modest"]
@@ -97,13 +97,13 @@ class TestCallers:
         assert queue.callers == {"greedy": 950}
 
     def test_callers_take_turns_in_single_pair_batches(self) -> None:
-        queue = self.of(("a", 6, 0.0), ("b", 2, 1.0), ("c", 2, 2.0))
+        queue = self.callers_queue(("a", 6, 0.0), ("b", 2, 1.0), ("c", 2, 2.0))
         order = "".join(queue.take(1, pads=True)[0].caller for _ in range(10))
         assert order == "abcabcaaaa"
 
     @pytest.mark.parametrize(("tokens", "before"), [(10, 10), (30, 30), (1_000, 100)])
     def test_tokens_due_counts_at_most_an_equal_part_of_other_callers(self, tokens: int, before: int) -> None:
-        queue = self.of(("greedy", 10, 0.0))
+        queue = self.callers_queue(("greedy", 10, 0.0))
         assert queue.tokens_due(5.0, "modest", tokens) == before
         assert queue.tokens_due(5.0, "greedy", tokens) == 100
         assert queue.tokens_due(-1.0, "modest", tokens) == 0

@@ -25,7 +25,7 @@ def tokens(*pieces: str) -> dict[str, Any]:
     return {"content": [{"token": piece, "logprob": -0.1, "top_logprobs": []} for piece in pieces]}
 
 
-def after(words: str) -> dict[str, Any]:
+def logprobs_after(words: str) -> dict[str, Any]:
     """Return the log-probabilities of an answer of words and a grade.
 
     The grade 1 was written, and the grade 2 has a probability of 1/4.
@@ -48,9 +48,9 @@ ANSWERS: list[tuple[Any, dict[str, Any], float]] = [
     ("2", {"logprobs": {"content": ["2"]}}, 2 / 3),
     ("2", {"logprobs": {"content": [{"token": "2", "logprob": None}]}}, 2 / 3),
     # Other words before the grade.
-    ("Grade: 1", {"logprobs": after("Grade: ")}, 1.25 / 3),
-    ("Grade:1", {"logprobs": after("Grade:")}, 1.25 / 3),
-    ('{"grade": 1}', {"logprobs": after('{"grade": ')}, 1.25 / 3),
+    ("Grade: 1", {"logprobs": logprobs_after("Grade: ")}, 1.25 / 3),
+    ("Grade:1", {"logprobs": logprobs_after("Grade:")}, 1.25 / 3),
+    ('{"grade": 1}', {"logprobs": logprobs_after('{"grade": ')}, 1.25 / 3),
     # The text after the thinking.
     (f"{THOUGHT}3", {}, 1.0),
     (f'{THOUGHT}{{"grade": 3}}', {}, 1.0),

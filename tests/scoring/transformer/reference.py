@@ -25,7 +25,7 @@ MXBAI_AFTER = (
 WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
 
 
-def classified(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+def classifier_scores(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """Return (n,) sigmoids of the one label, or the softmax of the second of two labels."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -38,15 +38,17 @@ def classified(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.flo
     return np.array([float(score) for score in scores])
 
 
-def judged(folder: Path, query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> NDArray[np.float64]:
+def yes_against_no(
+    folder: Path, query: str, texts: Sequence[str], instruction: str = WEB_SEARCH
+) -> NDArray[np.float64]:
     """Return (n,) probabilities of yes against no, as the card of Qwen3-Reranker describes it."""
-    logits, tokenizer = _next_tokens(folder, _asked(query, texts, instruction))
+    logits, tokenizer = _next_tokens(folder, _prompts(query, texts, instruction))
     both = logits[:, [tokenizer.convert_tokens_to_ids("no"), tokenizer.convert_tokens_to_ids("yes")]]
     probabilities: NDArray[np.float64] = torch.softmax(both, dim=-1)[:, 1].numpy()
     return probabilities
 
 
-def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+def yes_logit(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """Return (n,) sigmoids of a fifth of the logit of "Yes", with the prompt of zerank-2."""
     prompts = [
         f"<|im_start|>system\n{query}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
@@ -57,7 +59,7 @@ def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float
     return scores
 
 
-def weighed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+def one_against_zero(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """Return (n,) probabilities of 1 against 0, with the prompt of mxbai-rerank-v2.
 
     Query, document, and task are tokenized separately.
@@ -75,7 +77,7 @@ def weighed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float6
     return np.array(scores)
 
 
-def _asked(query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> list[str]:
+def _prompts(query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> list[str]:
     bodies = [f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {text}" for text in texts]
     return [f"{SYSTEM}{body}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n" for body in bodies]
 

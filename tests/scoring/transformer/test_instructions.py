@@ -61,8 +61,8 @@ def scores(answer: httpx.Response) -> dict[str, float]:
 
 
 async def test_instruction_of_a_request_reaches_the_model(folder: Folder, tmp_path: Path) -> None:
-    told = reference.judged(folder(MODELS), QUERY, TEXTS, FIND)
-    untold = reference.judged(folder(MODELS), QUERY, TEXTS)
+    told = reference.yes_against_no(folder(MODELS), QUERY, TEXTS, FIND)
+    untold = reference.yes_against_no(folder(MODELS), QUERY, TEXTS)
     assert np.abs(told - untold).max() > 1e-3
     async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path) as client:
         for instruction, expected in ((None, untold), (FIND, told), (None, untold), (FIND, told)):

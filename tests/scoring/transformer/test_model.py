@@ -61,14 +61,14 @@ class TestScores:
 
     def test_classifier_of_two_labels_scores_by_softmax(self, tmp_path: Path) -> None:
         found = scores(load(tiny.bert(tmp_path, labels=2)), QUERY, TEXTS)
-        expected = reference.classified(tmp_path, QUERY, TEXTS)
+        expected = reference.classifier_scores(tmp_path, QUERY, TEXTS)
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("name", GENERATORS)
     def test_causal_model_scores_equal_those_of_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
         family = name.partition("-")[0]
-        ask = {"zerank": reference.affirmed, "mxbai": reference.weighed}.get(family, reference.judged)
+        ask = {"zerank": reference.yes_logit, "mxbai": reference.one_against_zero}.get(family, reference.yes_against_no)
         encoder = opened(name, "fp32")
         for query in (QUERY, ""):
             expected = ask(folder(name), query, TEXTS)

@@ -19,9 +19,12 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Vectors of n texts: (n, d) float32 unit rows.
+    """Vectors of n texts.
 
-    `encoder` is the full name of another process's encoder.
+    Attributes:
+        vectors: (n, d) float32 unit rows.
+        truncated: Number of truncated texts.
+        encoder: The full name of another process's encoder.
     """
 
     vectors: NDArray[np.float32]
@@ -50,7 +53,10 @@ class Encoder(Protocol):
         """
 
     async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
-        """Return the (d,) unit vector. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
+        """Return the (d,) unit vector of a query.
+
+        Raises Overloaded, EncoderUnavailable or EncoderFailed.
+        """
 
     async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
@@ -78,7 +84,10 @@ class Recipe:
     lower_case: bool = False
 
     def instructed(self, instruction: str) -> Recipe:
-        """Return a copy with another task for queries. Raises InvalidConfiguration."""
+        """Return a copy with another task for queries.
+
+        Raises InvalidConfiguration if its prompt has none.
+        """
         if not _INSTRUCTED.match(self.query):
             raise InvalidConfiguration("the queries of this encoder take no instruction: give a query_prompt instead")
         return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
@@ -98,6 +107,9 @@ _FAMILIES: tuple[tuple[str, Recipe], ...] = (
 
 
 def known_recipe(name: str) -> Recipe:
-    """Return a recipe by the name or folder of a model; the default is mean pooling alone."""
+    """Return the recipe of a model's family by its name or folder.
+
+    For an unknown family it is mean pooling without prompts.
+    """
     lowered = name.lower()
     return next((recipe for pattern, recipe in _FAMILIES if re.search(pattern, lowered)), Recipe())

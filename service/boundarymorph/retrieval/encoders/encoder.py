@@ -97,7 +97,10 @@ class BatchingEncoder(Batcher[DualEncoder]):
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Yield slices of consecutive texts, one or about a batch of tokens at most."""
+        """Yield slices of consecutive texts, each about one batch of tokens at most.
+
+        A slice has at least one text.
+        """
         start, tokens = 0, 0
         for position, text in enumerate(texts):
             more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)

@@ -80,7 +80,10 @@ _SPELLING = Spelling("an encoder", DIALECTS)
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
-    """Return (count, d) vectors from arrays of numbers or base64 of little-endian float32."""
+    """Return (count, d) vectors.
+
+    Each is given as an array of numbers or as base64 of little-endian float32.
+    """
     if len(vectors) != count:
         raise wire.MalformedAnswer(f"there are {len(vectors)} vectors for {count} texts")
     rows = [_row(vector, index) for index, vector in enumerate(vectors)]
@@ -115,7 +118,8 @@ def parse(url: str) -> Endpoint:
     `tei` and `vllm` are over plain HTTP; `openai`, hosted or with a compatible host, is over TLS; `+http` or `+https`
     changes that.
 
-    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
     """
     return urls.parse(url, _SPELLING)
 
@@ -135,10 +139,17 @@ class RemoteEncoder:
         dimension: int | None = None,
         **options: Any,
     ) -> None:
-        """Prepare the connections; the timeout is for a query, or for each 256 documents.
+        """Prepare the connections. The timeout is for a query, or for each 256 documents.
 
-        Prompts are prefixes, by default those of the model's family. The dimension is the number of leading components
-        to keep. Further options go to `RemoteModel`. Raises InvalidConfiguration if the endpoints do not fit together.
+        Args:
+            endpoints: The servers.
+            query_prompt: The prefix of queries; by default that of the model's family.
+            document_prompt: The prefix of documents; by default that of the model's family.
+            dimension: Leading components to keep.
+            options: Further arguments of `RemoteModel`.
+
+        Raises:
+            InvalidConfiguration: If the endpoints do not fit together.
         """
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
@@ -163,7 +174,10 @@ class RemoteEncoder:
         return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
-        """Fetch the descriptions of all servers, and a vector. Raises as `encode_query` does."""
+        """Fetch the descriptions of all servers, and a vector from one.
+
+        Raises as `encode_query` does.
+        """
         self._model.check_open()
         await self._model.connect()
         await self._encode(_QUERY, ["probe"])

@@ -38,7 +38,10 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration."""
+    """Tokenizes texts with prompts. Thread-safe.
+
+    Raises InvalidConfiguration for an unsuitable prompt.
+    """
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
         self._tokenizer = plain_tokenizer(tokenizer)
@@ -100,10 +103,22 @@ class TransformerDualEncoder(transformer.DeviceModel):
         """Load a model from a folder or from the hub.
 
         Pooling and prompts are by default those of its repository, else of its family, else the mean without prompts.
-        `max_length` is the tokens of a text with its prompt; by default the repository's, at most 8192. The instruction
-        is the task in a query prompt that has one, and the dimension the number of leading components to keep. Further
-        options go to `transformer.locate`. Raises ModelUnavailable if files are missing, InvalidConfiguration if the
-        model or a setting is unsuitable, and OutOfMemory or DeviceLost.
+
+        Args:
+            name_or_path: The name on the hub, or the folder.
+            max_length: Tokens of a text with its prompt; by default the repository's, at most 8192.
+            pooling: How the states of a text become one.
+            query_prompt: The prefix of queries.
+            document_prompt: The prefix of documents.
+            instruction: The task in a query prompt that has one.
+            dimension: Leading components to keep.
+            options: The arguments of `transformer.locate`.
+
+        Raises:
+            ModelUnavailable: If files are missing.
+            InvalidConfiguration: If the model or a setting is unsuitable.
+            OutOfMemory: If the device is too small.
+            DeviceLost: If the device does not work.
         """
         repository, placement = transformer.locate(name_or_path, **options)
         tokenizer = repository.backend_tokenizer
@@ -162,8 +177,13 @@ def _digest(recipe: Recipe, dimension: int) -> str:
 def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
     """Return the recipe in sentence-transformers files, completed by that of the family.
 
-    `read` returns a JSON file or None. Pooling overrides the files. Raises InvalidConfiguration if a module is not
-    supported.
+    Args:
+        name: The name of the model.
+        read: Returns a JSON file or None.
+        pooling: Overrides the files.
+
+    Raises:
+        InvalidConfiguration: If a module is not supported.
     """
     recipe, config = known_recipe(name), None
     for kind, folder in _modules(read):

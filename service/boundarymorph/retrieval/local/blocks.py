@@ -57,7 +57,10 @@ _STORE = "index.sqlite3"
 def seal(
     folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Flush a folder to disk, and write its manifest of facts and files; return the files."""
+    """Flush a folder to disk, and write its manifest of `facts`, which include "format".
+
+    Returns the files.
+    """
     files = {}
     for path in sorted(folder.rglob("*")):
         checkpoint()
@@ -74,7 +77,10 @@ def seal(
 
 @contextmanager
 def _new_folder(target: Path, temporary: Path) -> Iterator[None]:
-    """Make a folder under a temporary name; rename it at the end, or remove it after an error."""
+    """Make a folder under a temporary name.
+
+    It is renamed when the block is done, and removed if that fails.
+    """
     try:
         temporary.mkdir(parents=True)
         yield
@@ -86,7 +92,10 @@ def _new_folder(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def read_manifest(folder: Path, format: int) -> dict[str, Any]:
-    """Return the manifest. Raises OSError, and CorruptIndex for damage or another format."""
+    """Return the manifest.
+
+    Raises CorruptIndex if it is damaged or of another format, and OSError.
+    """
     path = folder / MANIFEST
     if _plain(folder, MANIFEST) > MOST_MANIFEST_BYTES:
         raise errors.CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
@@ -109,7 +118,10 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a regular file. Raises OSError, and CorruptIndex for anything else."""
+    """Return the size of a regular file.
+
+    Raises OSError, and CorruptIndex for a link, pipe, device, or folder.
+    """
     path = folder / name
     if path.is_symlink():
         raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
@@ -157,7 +169,10 @@ class BlockFiles:
         return None
 
     def newest(self, after: int = 0) -> tuple[Block, Rows] | None:
-        """Return the newest intact block of a later change; a damaged one is logged, once."""
+        """Return the newest intact block of a change later than `after`.
+
+        A damaged block is logged, once.
+        """
         wanted = self._words_wanted()
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
@@ -259,7 +274,10 @@ class BlockFiles:
         return facts
 
     def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, Rows]:
-        """Read a block. Raises OSError, and CorruptIndex unless it matches manifest and store."""
+        """Read a block.
+
+        Raises OSError, or CorruptIndex if it does not match its manifest or its store.
+        """
         folder = self.folder / name
         verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
@@ -367,7 +385,10 @@ def measure_clusters(index: Any, exact: Any, queries: NDArray[np.float32], check
 
 
 class Trainer:
-    """Makes the block of one index in a thread; `adopt` gets each newer block."""
+    """Makes the block of one index in a thread.
+
+    `adopt` gets each newer block, whichever process made it.
+    """
 
     def __init__(
         self,
@@ -441,7 +462,14 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A summary of a backup: its time, UTC in ISO 8601, and the bytes of all files."""
+    """A summary of a backup.
+
+    Attributes:
+        name: The name of the index.
+        count: Its documents.
+        created: The time of the backup, UTC, ISO 8601.
+        bytes: The size of all files.
+    """
 
     name: str
     count: int
@@ -450,7 +478,10 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy an index into a new folder. Raises InvalidInput, CorruptIndex or StorageUnavailable."""
+    """Copy one state of an index into a new folder.
+
+    Raises InvalidInput, CorruptIndex or StorageUnavailable.
+    """
     if target.exists():
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
@@ -467,8 +498,11 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which a stranger may have made, into a new folder as an index.
 
-    Raises CorruptIndex for damage, links, and foreign files, InvalidInput if it is not a backup, StorageFull and
-    OSError.
+    `store` is the name of the new store's file.
+
+    Raises:
+        CorruptIndex: For damage, links and foreign files.
+        InvalidInput: If it is not a backup. StorageFull and OSError are raised as well.
     """
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)

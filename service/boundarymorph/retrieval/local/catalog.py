@@ -67,8 +67,13 @@ class LocalIndex(DocumentStore):
     ) -> None:
         """Open nothing yet.
 
-        `make_mirror` makes an empty mirror, as for `VectorIndex`. The warnings are added to every answer. The policy
-        decides when the block is made.
+        Args:
+            name: The name of the index.
+            path: Its SQLite file.
+            make_mirror: Makes an empty mirror, as for `VectorIndex`.
+            warnings: Added to every answer.
+            policy: Decides when its block is made.
+            clock: Returns the time in seconds.
         """
         super().__init__(path)
         self.name = name
@@ -134,7 +139,8 @@ class LocalIndex(DocumentStore):
     def compact(self) -> bool:
         """Empty the store's log, and make the block again; False if another process does.
 
-        Raises StorageUnavailable if the disk fails.
+        Raises:
+            StorageUnavailable: If the disk fails.
         """
         self.empty_log()
         self.await_training()
@@ -255,7 +261,10 @@ class LocalIndex(DocumentStore):
             self.learn_directions()
 
     def _adopt(self, block: Block, rows: Rows) -> None:
-        """Switch to a newer block, which catches up mostly while the old one serves."""
+        """Switch to a newer block.
+
+        It catches up mostly before the switch, while the old one serves searches.
+        """
         vectors = self._new_vectors(block, rows)
         sequence = self._caught_up(vectors, block.sequence)
         with self._catching_up:
@@ -300,8 +309,11 @@ class LocalCatalog:
     ) -> None:
         """Open nothing yet.
 
-        The caller with the most open indexes loses its oldest, if there are more than `most_open`. Other arguments are
-        as for `LocalIndex`.
+        Args:
+            directory: The folder of the indexes.
+            make_mirror: Makes an empty mirror, as for `LocalIndex`.
+            most_open: Indexes to keep open; the caller with the most loses its oldest.
+            options: Further arguments of `LocalIndex`.
         """
         self._directory = directory
         self._make_mirror, self._options = make_mirror, options
@@ -312,7 +324,10 @@ class LocalCatalog:
         self._tidy()
 
     def check(self) -> None:
-        """Check as `Catalog.check` does, with one index: a damaged one says nothing about others."""
+        """Check as `Catalog.check` does, with one index, an open one if possible.
+
+        A damaged index says nothing about others.
+        """
         with self._lock:
             opened = list(self._open)
         trouble: errors.StorageUnavailable | None = None
@@ -482,7 +497,10 @@ class LocalCatalog:
         )
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
-        """Create the index in a temporary folder and move it; False if another process was faster."""
+        """Create the index in a temporary folder and move it into place.
+
+        Returns False if another process was faster.
+        """
         temporary = self._directory / f".creating-{uuid4().hex}"
         with storage_errors(str(folder)), hold_lock(self._directory, fcntl.LOCK_SH):
             try:
@@ -498,7 +516,10 @@ class LocalCatalog:
         return False
 
     def _place(self, folder: Path, temporary: Path) -> None:
-        """Rename a temporary folder. Raises OSError, and IndexConflict if the name exists."""
+        """Rename a temporary folder to its final name.
+
+        Raises IndexConflict if that exists, and OSError.
+        """
         try:
             temporary.rename(folder)
         except OSError as error:
@@ -508,7 +529,10 @@ class LocalCatalog:
         sync(self._directory)
 
     def _replace(self, folder: Path, temporary: Path) -> None:
-        """Place a folder, after moving an existing index away, which returns if anything fails."""
+        """Place a folder as `_place` does, after moving an existing index away.
+
+        That index is moved back if anything fails.
+        """
         before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
         with ExitStack() as forgotten, self._lock:
             with suppress(FileNotFoundError):
@@ -538,7 +562,10 @@ class LocalCatalog:
                 shutil.rmtree(remains, ignore_errors=True)
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
-        """Remove an open index, which `forgotten` closes without the lock, as that may be slow."""
+        """Remove an open index, and let `forgotten` close it after the lock is released.
+
+        Closing may be slow.
+        """
         if (index := self._open.pop(name, None)) is not None:
             forgotten.callback(index.close)
 

@@ -26,7 +26,10 @@ _faiss: Any = faiss  # has few type hints
 
 
 def limit(library: Any) -> int:
-    """Return the most results that a build of FAISS returns on a GPU; 0 without GPU support."""
+    """Return the most results that a build of FAISS returns on a GPU.
+
+    It is 0 without GPU support.
+    """
     if not hasattr(library, "StandardGpuResources"):
         return 0
     return CUVS_LIMIT if "CUVS" in str(library.get_compile_options()).upper() else NATIVE_LIMIT
@@ -72,7 +75,8 @@ class FaissMirror:
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """Nominate as `Mirror.nominate` does.
 
-        Raises BeyondDevice if a shard may hold more of the nearest than it can return.
+        Raises:
+            BeyondDevice: If a shard may hold more of the nearest than it can return.
         """
         error = 2 * rounding_error(query.size)
         with self._using:
@@ -110,7 +114,8 @@ class FaissMirror:
 def mirrors(device: int) -> Callable[[int], FaissMirror]:
     """Return a function that makes an empty mirror of d dimensions on a GPU.
 
-    Raises InvalidConfiguration if the GPU is unusable.
+    Raises:
+        InvalidConfiguration: If the GPU is unusable.
     """
     most = limit(_faiss)
     if most == 0:

@@ -45,12 +45,18 @@ _NONE = np.empty(0, np.int64)
 
 
 def add(connection: sqlite3.Connection, documents: Iterable[tuple[int, bytes]]) -> None:
-    """Write values of sequence numbers and JSON metadata, in the caller's transaction."""
+    """Write the values of new documents, in the caller's transaction.
+
+    Documents come as sequence number and JSON metadata.
+    """
     connection.executemany("INSERT OR IGNORE INTO field_values VALUES (?, ?, ?)", _rows(documents))
 
 
 def remove(connection: sqlite3.Connection, sequences: Iterable[int]) -> None:
-    """Remove the values of documents, whose metadata the document table must still have."""
+    """Remove the values of documents, which must still be in the document table.
+
+    Their metadata are read from there.
+    """
     rows = _rows(select(connection, "sequence, metadata", sequences, by="sequence"))
     connection.executemany("DELETE FROM field_values WHERE field = ? AND value = ? AND sequence = ?", rows)
 
@@ -76,7 +82,10 @@ def _values(metadata: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
 
 
 def _stored(value: object) -> Any:
-    """Return a scalar's stored form: a text ends at a NUL, or at the length of a filter's."""
+    """Return the stored form of a scalar.
+
+    A text ends at its first NUL, and at the greatest length of a filter's value.
+    """
     if isinstance(value, str):
         return value.partition("\0")[0][: MAX_STRING + 1]
     if value is None or isinstance(value, bool):
@@ -85,7 +94,10 @@ def _stored(value: object) -> Any:
 
 
 def _matching(connection: sqlite3.Connection, condition: Condition, most: int = _EVERY) -> NDArray[np.int64] | None:
-    """Return ascending numbers of all documents that match; None after `most` read rows."""
+    """Return ascending sequence numbers of all documents that match.
+
+    It is None if a comparison reads more than `most` rows.
+    """
     check_awaited()
     match condition:
         case Exists(path):
@@ -167,7 +179,10 @@ def _with_fields(
 
 
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
-    """Return ascending numbers of all living documents, and perhaps others; None beyond `most`."""
+    """Return ascending sequence numbers of all living documents, and perhaps others.
+
+    It is None if there are more than `most`.
+    """
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
     (first,), (last,) = ends.fetchall()
@@ -178,7 +193,10 @@ def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | No
 
 
 def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], most: int) -> NDArray[np.int64] | None:
-    """Return the source's sequence numbers, read as one text for speed; None beyond `most`."""
+    """Return sequence numbers in the order of the source, or None if there are more than `most`.
+
+    They are read as one text for speed.
+    """
     rows = f"SELECT sequence FROM {source} LIMIT ?"  # noqa: S608
     joined = f"SELECT count(*), group_concat(sequence, ' ') FROM ({rows})"  # noqa: S608
     count, text = connection.execute(joined, (*values, most + 1)).fetchone()
@@ -215,7 +233,10 @@ class _Matches:
 
 
 class MatchingReader:
-    """The documents that match a filter, cached in bounded memory. Thread-safe."""
+    """The documents that match a filter, cached for recent filters up to a bound of memory.
+
+    Thread-safe.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._lock = Lock()
@@ -224,8 +245,10 @@ class MatchingReader:
     def sequences(self, connection: sqlite3.Connection, filter: Filter) -> NDArray[np.int64]:
         """Return ascending sequence numbers of all documents that match a filter.
 
-        They are of the state of a transaction, and may include some deleted documents. Raises CallerGone if no caller
-        waits for the answer any more.
+        They are of the state of a transaction, and may include some deleted documents.
+
+        Raises:
+            CallerGone: If no caller waits for the answer any more.
         """
         last = last_sequence(connection)
         with self._lock:

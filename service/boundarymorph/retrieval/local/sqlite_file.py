@@ -91,7 +91,10 @@ class SqliteFile:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Let this thread read one state in the block; SQLite cannot empty its log meanwhile."""
+        """Let this thread read a single state within the block.
+
+        Meanwhile, SQLite cannot empty its log.
+        """
         with self.transaction() as connection:
             before, self._held.connection = self._held.connection, connection
             try:
@@ -141,7 +144,10 @@ class SqliteFile:
             self._bound_log()
 
     def empty_log(self) -> bool:
-        """Move SQLite's log into the file; return False if concurrent reads blocked that."""
+        """Move the content of SQLite's log into the file.
+
+        Returns False if concurrent reads blocked that too long.
+        """
         with suppress(sqlite3.Error), closing(self._connect(_LOG_PATIENCE)) as connection:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
@@ -205,7 +211,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
-    """Interrupt the connection's work when no caller waits for it any more. Raises CallerGone."""
+    """Interrupt the connection's work in the block when no caller waits for it any more.
+
+    Raises:
+        CallerGone: After the interruption.
+    """
     check_awaited()
     connection.set_progress_handler(is_abandoned, _STEPS)
     try:
@@ -245,8 +255,11 @@ def storage_trouble(path: Path) -> Iterator[None]:
 def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
     """Yield a connection that reads the file as it is, without log and locks.
 
-    This works only while all writes are in the file. Raises StorageUnavailable if there are writes in the log or the
-    file changes, and `trouble` if the file is gone.
+    This works only while all writes are in the file.
+
+    Raises:
+        StorageUnavailable: If there are writes in the log or the file changes.
+        sqlite3.Error: `trouble`, if the file is gone.
     """
     before = _state(path)
     if before is None and not path.exists():
@@ -306,7 +319,8 @@ def create_file(path: Path, *, encoder: str | None, dimension: int, kind: str, l
 def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfiguration:
     """Return the configuration with which a store was created.
 
-    Raises CorruptIndex unless it is of the present schema version.
+    Raises:
+        CorruptIndex: Unless it is of the present schema version.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -85,15 +85,21 @@ class Directions:
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())
 
     def units(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Project (n, d) rows, and return (n, m) unit rows, the same wherever a row is."""
+        """Project (n, d) rows, and return (n, m) unit rows.
+
+        Each is the same wherever it is among the n.
+        """
         return ranking.unit_from_halves(self._halves(vectors))
 
     def halves_of(
         self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
     ) -> NDArray[np.float16]:
-        """Return (n, m) rows, as of `units`, of n documents with these sequence numbers.
+        """Return (n, m) rows of n documents, as of `units`.
 
-        `vectors` returns (k, d) rows at positions. The index has `living` documents.
+        Args:
+            sequences: (n,) their sequence numbers.
+            vectors: Returns (k, d) rows at positions.
+            living: Number of documents in the index.
         """
         last = int(sequences.max(initial=0))
         if last > SPAN * living + ROOM:
@@ -178,7 +184,10 @@ class DocumentStore(SqliteFile):
     def create(
         path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
     ) -> DocumentStore:
-        """Create and open a new file. Raises OSError, and InvalidInput for a dimension."""
+        """Create the file, which must not exist, and open it.
+
+        Raises OSError, and InvalidInput for a dimension.
+        """
         if dimension < 1 and kind != WORDS:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
         if kind == WORDS and (dimension or not lexical):
@@ -273,7 +282,10 @@ class DocumentStore(SqliteFile):
         return int(rows) - int(tombstones)
 
     def changes(self, after: int, *, texts: bool = False) -> Changes:
-        """Return a page of later writes and deletions; older deletions are forgotten."""
+        """Return a page of the writes and deletions after a sequence number.
+
+        Older deletions are forgotten.
+        """
         with self.transaction() as connection:
             rows, complete = self._read_page(connection, "sequence > ?", (after,), texts=texts)
             sequence = last_sequence(connection) if complete else rows[-1][0]
@@ -300,7 +312,10 @@ class DocumentStore(SqliteFile):
                 yield numbers, self._halves([row[2] for row in rows]), _contents(rows) if texts else []
 
     def forgets(self, after: int) -> bool:
-        """Return whether `changes` lacks later deletions, so that `living` is needed."""
+        """Return whether `changes` no longer lists every deletion after this number.
+
+        If so, use `living_documents`.
+        """
         with self.transaction() as connection:
             return after < int(fact(connection, "purged"))
 
@@ -348,7 +363,10 @@ class DocumentStore(SqliteFile):
             return last_sequence(connection)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending numbers of documents that match a filter; some may be deleted."""
+        """Return ascending sequence numbers of all documents that match a filter.
+
+        They may include some deleted documents.
+        """
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
 
@@ -364,7 +382,10 @@ class DocumentStore(SqliteFile):
         return len(present)
 
     def copy_to(self, target: Path) -> int:
-        """Copy one state into a new file; return the number of documents. Raises CorruptIndex."""
+        """Copy one state of the store into a new file, and return the number of documents.
+
+        Raises CorruptIndex.
+        """
         with closing(sqlite3.connect(target, isolation_level=None)) as copy, storage_trouble(target):
             with self.transaction() as connection:
                 connection.backup(copy)

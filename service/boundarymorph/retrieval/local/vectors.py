@@ -115,7 +115,10 @@ class Rows:
 
 
 def with_capacity(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
-    """Return an array with space for `more` rows after `count`: this one, or a larger copy."""
+    """Return an array with space for `more` rows after `count`.
+
+    It is the same array if that has the space, else a copy of at least twice the size.
+    """
     if count + more <= len(rows):
         return rows
     larger = np.empty((max(count + more, 2 * count), *rows.shape[1:]), dtype=rows.dtype)
@@ -140,7 +143,10 @@ class Clusters:
         return int(self.index.nlist)
 
     def probes(self, depth: int) -> int:
-        """Return the probes for any depth, interpolated in logarithms, beyond all in proportion."""
+        """Return the probes for any depth.
+
+        They are interpolated linearly in logarithms, and beyond all depths in proportion.
+        """
         if depth >= self.depths[-1]:
             return -(-self.tried[-1] * depth // self.depths[-1])
         return int(np.ceil(np.exp(np.interp(np.log(depth), np.log(self.depths), np.log(self.tried))) - 1e-9))
@@ -212,7 +218,8 @@ class Mirror(Protocol):
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """Return ascending living rows that certainly include the nearest `depth`.
 
-        Raises BeyondDevice if that is not certain.
+        Raises:
+            BeyondDevice: If that is not certain.
         """
 
 
@@ -230,8 +237,13 @@ class _FailedMirror:
 class VectorView:
     """The state of a `VectorIndex` that one search sees. Immutable.
 
-    The rows are first those of the block, then those of the matrix, (capacity, d), where rows never change. A whole
-    view leaves no rows out.
+    Attributes:
+        rows: First those of the block, then those of the matrix.
+        block: The block, if any.
+        matrix: (capacity, d), where rows never change.
+        words: The words of all rows.
+        mirror: The vectors on a device.
+        whole: Whether no rows are left out.
     """
 
     rows: Rows
@@ -308,8 +320,11 @@ class VectorView:
 class VectorIndex:
     """Unit vectors by document id. Thread-safe.
 
-    A view contains all or nothing of each writing call. The last change in the block is `sequence`, or 0; `changed`
-    documents changed since.
+    A view contains all or nothing of each writing call.
+
+    Attributes:
+        sequence: The last change in the block, or 0.
+        changed: Documents changed since.
     """
 
     def __init__(
@@ -322,10 +337,15 @@ class VectorIndex:
         lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """Start with a block and its rows, or empty.
+        """Start with a block or empty.
 
-        The matrix has space for `capacity` rows. `lexical` rows have words. `make_mirror` makes an empty mirror, given
-        d.
+        Args:
+            dimension: The length of the vectors.
+            capacity: Rows of the matrix.
+            block: The block.
+            rows: The rows of the block.
+            lexical: Whether rows have words.
+            make_mirror: Makes an empty mirror, given d.
         """
         self._dimension = dimension
         self._rows = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0) if rows is None else rows
@@ -351,9 +371,18 @@ class VectorIndex:
         sequences: NDArray[np.int64] | None = None,
         texts: Sequence[str] = (),
     ) -> None:
-        """Add n documents with (n, d) unit rows and positive numbers; the last one of an id wins.
+        """Add n documents with their (n, d) unit rows, replacing those of the same id.
 
-        An index of words needs the n texts. Raises InvalidEmbeddings if the rows do not fit.
+        The last one of an id wins.
+
+        Args:
+            ids: The n ids.
+            vectors: (n, d) unit rows.
+            sequences: (n,) positive numbers.
+            texts: The n texts, for an index of words.
+
+        Raises:
+            InvalidEmbeddings: If the rows do not fit.
         """
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
@@ -417,7 +446,10 @@ class VectorIndex:
         self._rows = replace(now, sequences=numbers, alive=alive, living=len(self._row_of))
 
     def _close_gaps(self, base: int) -> NDArray[np.int64]:
-        """Move the living documents after the first rows together; return their former rows."""
+        """Move the living documents after the first `base` rows together, in order.
+
+        Returns their former rows.
+        """
         now = self._rows
         moved = np.flatnonzero(now.alive[base:]) + base
         rows = np.concatenate([np.arange(base), moved])
@@ -459,8 +491,11 @@ class VectorIndex:
 class TrainingPolicy:
     """Decides when the block of an index is made.
 
-    The first needs `least` documents. The next needs as many changed documents, and at least this share of all. The
-    pause before the next attempt, in seconds, is doubled by failures, up to `longest`.
+    Attributes:
+        least: Documents, and changes, below which it is not made.
+        share: Share of its documents that may change before.
+        pause: Seconds to the next attempt, doubled by failures.
+        longest: The longest pause.
     """
 
     least: int = 20_000

@@ -47,8 +47,14 @@ class StoreCatalog(interfaces.Catalog):
     ) -> None:
         """Open nothing yet.
 
-        The settings describe some tables; others are guessed, and have this encoder. The names of tables made here have
-        the prefix. A table is described again after `schema_seconds`. The directory is for artifacts.
+        Args:
+            store: The store.
+            described: The tables that the settings describe.
+            encoder: The encoder of guessed tables.
+            prefix: The beginning of the names of tables made here.
+            schema_seconds: Seconds until a table is described again.
+            clock: Returns the time in seconds.
+            directory: The folder for artifacts.
         """
         self._directory = directory
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
@@ -118,7 +124,10 @@ class StoreCatalog(interfaces.Catalog):
         return interfaces.describe_indexes(names, self.describe, named=True)
 
     def artifacts(self, name: str) -> ArtifactFile:
-        """Return the artifacts; a later index of the same name has others."""
+        """Return the artifacts as `Catalog.artifacts` does.
+
+        A later index of the same name has others.
+        """
         return self._artifacts(self.get(name))
 
     def _artifacts(self, index: StoreIndex) -> ArtifactFile:
@@ -195,7 +204,11 @@ class StoreCatalog(interfaces.Catalog):
 
 
 def _information(table: Table) -> interfaces.IndexConfiguration:
-    """Return the configuration of an index. Raises CorruptIndex if it was not made here."""
+    """Return the configuration with which an index was created.
+
+    Raises:
+        CorruptIndex: If its table was not made here.
+    """
     try:
         about = orjson.loads(table.about)
         return interfaces.IndexConfiguration(
@@ -216,9 +229,11 @@ class Catalogs(interfaces.Catalog):
     """
 
     def __init__(self, base: interfaces.Catalog, stores: Mapping[str, StoreCatalog]) -> None:
-        """Combine a catalog for indexes without a store in their name and others by store.
+        """Combine catalogs.
 
-        The base may be one of the stores.
+        Args:
+            base: The catalog for indexes without a store in their name; may be one of the stores.
+            stores: The catalogs by the name of the store.
         """
         self._base, self._stores = base, stores
         self._away: set[str] = set()
@@ -303,7 +318,10 @@ class Catalogs(interfaces.Catalog):
         return inner if holders == [store] else f"{store}/{inner}"
 
     def _resolve(self, name: str) -> tuple[interfaces.Catalog, str]:
-        """Return the catalog with an index, by default the base, and its name there."""
+        """Return the catalog with an index, and its name there.
+
+        An index that does not exist belongs to the base.
+        """
         store, slash, inner = name.partition("/")
         if slash:
             if store not in self._stores:

@@ -58,7 +58,10 @@ class StoreIndex:
         return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
-        """Return a document and its (d,) unit vector; None if the first few have no text."""
+        """Return a document with a text, and its (d,) unit vector.
+
+        It is None if the first few documents have no text.
+        """
         found = self.table.search(self._fixed_direction, SAMPLE, True, documents=True)
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
@@ -150,7 +153,8 @@ class StoreIndex:
     def _missing(self, found: FoundRows, wanted: int, condition: Condition | None) -> list[Notice]:
         """Return a warning if a search without a filter returned fewer documents than there are.
 
-        Raises EmptyIndex if there are no documents.
+        Raises:
+            EmptyIndex: If there are no documents.
         """
         there, returned = self.count(), len(found.ids)
         if not there:
@@ -229,7 +233,10 @@ class StoreIndex:
         return fuse_pool(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[Notice]]:
-        """Return a pool with BM25 and terms, and warnings; read empty documents into `read`."""
+        """Return a pool with BM25 and terms of its texts, and warnings.
+
+        Documents without content are added to `read`.
+        """
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
@@ -285,7 +292,10 @@ def _units(found: FoundRows) -> NDArray[np.float32]:
 
 
 def _ranked(found: FoundRows, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[Notice]]:
-    """Return the pool of a search with its warnings; of a shared id the nearest row counts."""
+    """Return the pool of a search with its warnings.
+
+    Of rows that share an id the nearest counts.
+    """
     vectors, said = _units(found), list(found.warnings)
     scores = exact_scores(vectors, unit) if len(found.ids) else np.empty(0)
     ids = {row: id for row, id in enumerate(found.ids) if id is not None}
@@ -322,5 +332,8 @@ def _without_direction(count: int) -> Notice:
 
 
 def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:
-    """Return the documents that need no second reading: those without content or sharing an id."""
+    """Return the documents that need no second reading.
+
+    They have no content, or their rows share an id.
+    """
     return {id: read[id] for id in pool.ids if id in read and (id in shared or not has_content(read[id].content))}

@@ -73,7 +73,12 @@ class Table(Language[Any], Protocol):
     ) -> FoundRows:
         """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
 
-        `where` is an expression of `filters.bounds`, or True. Vectors and documents come with the ids if wanted.
+        Args:
+            query: The vector.
+            depth: The number of documents.
+            where: An expression of `filters.bounds`, or True.
+            vectors: Whether to return vectors besides the ids.
+            documents: Whether to return documents besides the ids.
         """
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
@@ -81,7 +86,10 @@ class Table(Language[Any], Protocol):
         return {}
 
     def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
-        """Return the rows with these ids, without unknown ones, as `search` does."""
+        """Return the rows with these ids, without unknown ones.
+
+        `vectors` and `documents` are as in `search`.
+        """
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the lengths of title and text together by id, without unknown ones."""
@@ -93,13 +101,19 @@ class Table(Language[Any], Protocol):
         canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents that passed `check`, with (n, d) unit rows, durably and visibly."""
+        """Write n documents that passed `check`, durably and visibly to later searches.
+
+        `vectors` are (n, d) unit rows.
+        """
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents, and return how many there were."""
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the fingerprints of documents by id, if the table has a column for them."""
+        """Return the fingerprints with which documents were written, by id.
+
+        A table without a column of fingerprints has none.
+        """
 
 
 def check_columns(
@@ -151,7 +165,12 @@ class Store(Protocol):
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
         """Make a table with the columns of `created_table`; this may fail if there is one.
 
-        `about` is a text to keep with it. A `lexical` table indexes words, where the store does that for new tables.
+        Args:
+            table: The name of the table.
+            dimension: The length of the vectors.
+            kind: One of `kinds`.
+            about: A text to keep with the table.
+            lexical: Whether to index words, where the store does that for new tables.
         """
 
     def drop(self, table: str) -> None: ...
@@ -199,16 +218,24 @@ def is_uuid(id: str) -> bool:
 class Payload:
     """The place of text, title, and metadata in the columns of a table, or in a JSON object.
 
-    All metadata are in the column `whole`; it is None if each of their fields is a column.
+    Attributes:
+        texts: The columns of text and title.
+        whole: The column with all metadata; None if each of their fields is a column.
     """
 
     def __init__(
         self, attached: Attached, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
     ) -> None:
-        """Find the columns, by their kinds as for `guess_columns`.
+        """Find the columns.
 
-        Without kinds, any column but the hidden ones may be JSON metadata. Hidden columns are never metadata. Raises
-        RetrieverFailed if a writable table has no place for metadata.
+        Args:
+            attached: The table.
+            store: The name of the engine, for messages.
+            kinds: The kinds of all columns, as for `guess_columns`. None if any but the hidden may be JSON metadata.
+            hidden: Columns that are never metadata.
+
+        Raises:
+            RetrieverFailed: If a writable table has no place for metadata.
         """
         self._text, self._title, self._digest = attached.text, attached.title, attached.digest
         self.texts = [attached.text, *([attached.title] if attached.title else [])]

@@ -230,7 +230,7 @@ function documentsOf(pasted) {
   const text = pasted.trim();
   if (!text) throw new Mistake("Paste some documents first: one a line, or as JSON.");
   let documents = linesOf(text);
-  if (/^\[\s*["{]/.test(text)) documents = parsed(text, "The documents begin like a JSON array, but are none");
+  if (/^\[\s*["{]/.test(text)) documents = parsed(text, "The documents begin like a JSON array but are not one");
   else if (/^\{\s*"/.test(text)) documents = text.split(/(?<=\})\s*\n\s*(?=\{)/).map((object, i) => parsed(object, `Document ${i + 1} is not a JSON object`));
   return identified(documents);
 }

@@ -102,9 +102,9 @@ export function showTotals(comparison, words, people) {
   document.querySelector("#sets .totals").replaceChildren(...totals);
   const { readAfterwards: more } = comparison;
   find("judged").textContent =
-    "A score is the scorer's verdict, from 0 to 1; “from” is the place in the search. " +
-    (people ? "An estimate is of what people find relevant, for which words and meaning count, too. " : "") +
-    (more ? `For the totals it has also read the ${plural(more, "document")} that ${more === 1 ? "was" : "were"} in a set without having been read.` : "It has read every document of both sets.");
+    "A score is the scorer's verdict, from 0 to 1. “From” is the place in the search. " +
+    (people ? "An estimate predicts what people find relevant, by scores, words, and meaning. " : "") +
+    (more ? `For the totals, the scorer has also read ${plural(more, "chosen document")} that it had not read before.` : "The scorer has read every document of both sets.");
 }
 
 // On a phone one set is shown at a time.
