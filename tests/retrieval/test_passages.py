@@ -18,8 +18,10 @@ LONG = "The harbour was repaired in spring. Ships of all kinds lay there. " * 60
 NEEDLE = "Corals bleach when the water is too warm. "
 
 
-def candidates(documents: list[Document], query: str = "why do corals bleach", **limits: int) -> Any:
-    cut = Cut.plan(documents, query, WINDOW, **{"per_document": 32, "in_all": 10_000} | limits)
+def candidates(
+    documents: list[Document], query: str = "why do corals bleach", per_document: int = 32, in_all: int = 10_000
+) -> Any:
+    cut = Cut.plan(documents, query, WINDOW, per_document=per_document, in_all=in_all)
     assert cut is not None
     return divide(documents, query, cut)
 
