@@ -95,7 +95,7 @@ async def off_loop(request: Request, access: Access, body: bytes, parse: Callabl
 
 
 def _sizes(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the name and length of each list and object in an object, and in the objects within it."""
+    """Yield the names and sizes of lists and objects in an object, two levels deep."""
     for name, member in value.items() if isinstance(value, dict) else ():
         if isinstance(member, list | dict):
             yield within + name, len(member)
