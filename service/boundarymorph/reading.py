@@ -284,6 +284,7 @@ _IN_WORDS = {  # JSON's words, by pydantic's type of a mistake
     "model_type": "Input should be an object",
     "dict_type": "Input should be an object",
     "list_type": "Input should be an array",
+    "too_short": "the list is empty; give at least one",
     "string_unicode": "is not Unicode text",
 }
 

@@ -192,9 +192,15 @@ class TestLargeAnswers:
 
 
 def test_list_longer_than_every_limit_is_refused_before_it_is_read() -> None:
-    for value, name in (({"pool": [0] * 9}, "pool"), ({"pool": {"documents": [0] * 9}}, "pool.documents")):
+    nine = {str(number): 0 for number in range(9)}
+    for value, name in (
+        ({"pool": [0] * 9}, "pool"),
+        ({"pool": {"documents": [0] * 9}}, "pool.documents"),
+        ({"known_scores": nine}, "known_scores"),
+        ({"pool": {"features": nine}}, "pool.features"),
+    ):
         with pytest.raises(LimitExceeded, match=f"^{name}: over"):
-            decode(orjson.dumps(value), Limits(dimension=8, pool=7))
+            decode(orjson.dumps(value), Limits(dimension=8, pool=7, known_scores=6))
 
 
 class TestBytesInFlight:

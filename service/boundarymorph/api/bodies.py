@@ -76,12 +76,12 @@ def decode(body: bytes, limits: Limits) -> Any:
 
     Raises:
         InvalidInput: If the body is not JSON.
-        LimitExceeded: If a list is longer than any list of a request may be.
+        LimitExceeded: If a list or an object has more elements than any of a request may have.
     """
     value = reading.parse(body)
-    most = max(limits.dimension, limits.pool)
-    for name, count in _lists(value):
-        reading.check_bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
+    most = max(limits.dimension, limits.pool, limits.known_scores)
+    for name, count in _sizes(value):
+        reading.check_bound(name, count, most, "elements (limits.dimension, limits.pool, limits.known_scores)")
     return value
 
 
@@ -94,13 +94,13 @@ async def off_loop(request: Request, access: Access, body: bytes, parse: Callabl
     return parse() if len(body) < LARGE else await access.work.parsing.run(parse, caller=visit_of(request).caller)
 
 
-def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the name and length of each list in an object and in the objects within it."""
+def _sizes(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the names and sizes of lists and objects in an object, two levels deep."""
     for name, member in value.items() if isinstance(value, dict) else ():
-        if isinstance(member, list):
+        if isinstance(member, list | dict):
             yield within + name, len(member)
-        elif not within:
-            yield from _lists(member, f"{name}.")
+        if not within:
+            yield from _sizes(member, f"{name}.")
 
 
 async def chunks(request: Request, access: Access, received: asyncio.Event | None = None) -> AsyncIterator[bytes]:
