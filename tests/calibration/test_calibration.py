@@ -1,5 +1,7 @@
 """Test the map from relevance to a probability, and its JSON form."""
 
+import math
+
 import numpy as np
 import orjson
 import pytest
@@ -34,9 +36,9 @@ def test_probability_map_inverse_gives_the_threshold_on_relevance(probability: f
     assert MAP(np.array([min(1.0, least * 1.01)]))[0] >= min(probability, MAP(np.array([1.0]))[0])
 
 
-def test_inverse_of_an_unreachable_probability_is_0_or_1() -> None:
+def test_inverse_of_a_probability_out_of_reach_is_0_or_infinity() -> None:
     narrow = ProbabilityMap(0.1, 0.0, 0.25)
-    assert (narrow.inverse(0.9), narrow.inverse(0.1)) == (1.0, 0.0)
+    assert (narrow.inverse(0.9), narrow.inverse(0.1)) == (math.inf, 0.0)
 
 
 def test_calibration_is_stale_for_another_model() -> None:

@@ -12,7 +12,7 @@ from boundarymorph.calibration.shipped import shipped_map
 from boundarymorph.selector.shared import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.task import SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, changed, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, changed, task
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS
 OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # the characters that these texts count as
@@ -208,4 +208,6 @@ async def test_min_relevance_applies_to_the_shipped_probability(selector_of: Mak
     assert (result.selection.relevance >= least).all()
     nothing = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=1.0))
     assert not len(nothing.selection.documents)
+    known = changed(wanted, min_relevance=1.0, known=dict.fromkeys(IDS, 1.0))  # a score of 1 has a probability below 1
+    assert not len((await selector_of(FakeRetriever(), Embedded()).select(known)).selection.documents)
     assert f"the best was {np.floor(1000 * everything.selection.relevance.max()) / 1000:g}" in str(nothing.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,12 +51,12 @@ class ProbabilityMap:
         return sigmoid(self.slope * log_odds(relevance, self.clip) + self.intercept)
 
     def inverse(self, probability: float) -> float:
-        """Return the least relevance with at least this probability, or the nearest end of [0, 1]."""
+        """Return the least relevance in [0, 1] with at least this probability; infinity if there is none."""
         low, high = self(np.array([0.0, 1.0]))
         if probability <= low:
             return 0.0
         if probability > high:
-            return 1.0
+            return math.inf
         marks = log_odds(np.array([probability]), 1e-12)
         return float(sigmoid((marks - self.intercept) / self.slope)[0])
 

@@ -226,6 +226,8 @@ class Scale:
         deviations = np.sqrt(variances)
         if least <= (self.levels[0] if self.levels else 0.0):
             return np.ones(means.shape[1])
+        if least > 1.0:
+            return np.zeros(means.shape[1])
         if self.levels and least <= self.levels[-1]:
             place = int(np.searchsorted(self.levels, least))
             reached: NDArray[np.float64] = self._reached(weights, means, deviations, normal_share)[place - 1]

@@ -1,11 +1,13 @@
 """Define boundaries: which documents compete for the set, belong to it, and may be missed.
 
-A boundary is a wish and never changes. Which rule asks next depends on the scores so far, so a boundary divides each
-state of a session anew: a `Division` has the competition, the rule, the expected loss and the chosen documents.
+A boundary describes the wanted set and never changes. Which rule asks next depends on the scores so far, so a boundary
+divides each state of a session anew. A `Division` has the competition, the rule, the expected loss, and the chosen
+documents.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,15 +96,18 @@ class ThresholdBoundary:
     A document is likely if it reaches `least` with a probability above one half. If more likely documents exist than
     fit, the boundary is the one of `within`. Otherwise, calls are spent on the documents in doubt.
 
+    Attributes:
+        least: The least score, from 0 to 1; infinity if no score suffices.
+
     Raises:
-        InvalidInput: If `least` is outside [0, 1].
+        InvalidInput: If `least` is another number.
     """
 
     within: BestBoundary
     least: float
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.least <= 1.0:
+        if not (0.0 <= self.least <= 1.0 or self.least == math.inf):
             raise InvalidInput(f"min_relevance is {self.least}; it is from 0 to 1")
 
     def division(self, state: State) -> Division:
