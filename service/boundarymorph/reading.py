@@ -262,6 +262,7 @@ _PARTS = re.compile(  # the parts of JSON: a text, a list of many numbers, or a 
     re.DOTALL,
 )
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
+SYNONYMS = {"documents": "pool", "top_n": "k", "top_k": "k", "filters": "filter"}  # of other services
 _REPLACEMENT, _BACKSLASH = rb"\ufffd", ord("\\")
 _PIECE = 2**20  # bytes that are handled in one call of a built-in function, which no thread interrupts
 _HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", np.uint8))
@@ -297,8 +298,10 @@ def mistake_message(mistake: ErrorDetails, model: str) -> str:
     """
     if mistake["type"] == "extra_forbidden":
         *path, name = mistake["loc"]
-        near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
-        return f"unknown field {str(name)[:LONGEST_NAME]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        name, fields = str(name), _fields_at(model, path)
+        synonym = [SYNONYMS[name]] if SYNONYMS.get(name) in fields else []
+        near = synonym or get_close_matches(name[:LONGEST_NAME], fields, n=1)
+        return f"unknown field {name[:LONGEST_NAME]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
     if isinstance(given := mistake["input"], float) and not math.isfinite(given):
         return f"must be a finite number, not {given}"  # pydantic says of NaN that it is out of bounds
     if mistake["type"] == "string_pattern_mismatch":

@@ -76,6 +76,8 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("query: ", {"query": query}) for query in ("", 5)),
         *(("queries", several(queries=["q", query])) for query in ("", " ", "\u200b")),
         ("hybird: unknown field 'hybird'; did you mean 'hybrid'?", {"hybird": True}),
+        ("documents: unknown field 'documents'; did you mean 'pool'?", {"documents": ["a"]}),
+        ("top_n: unknown field 'top_n'; did you mean 'k'?", {"top_n": 3}),
         ("method", {"method": "best"}),
         *(("budget", {"budget": budget}) for budget in (-1, 1.5, "50", True)),
         ("B", {"B": 1, "budget": 1}),
