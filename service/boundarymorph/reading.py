@@ -262,7 +262,7 @@ _PARTS = re.compile(  # the parts of JSON: a text, a list of many numbers, or a 
     re.DOTALL,
 )
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
-SYNONYMS = {"documents": "pool", "top_n": "k", "top_k": "k", "filters": "filter"}  # of other services
+SYNONYMS = {"documents": "pool", "top_n": "k", "top_k": "k", "filters": "filter"}  # names in requests of other services
 _REPLACEMENT, _BACKSLASH = rb"\ufffd", ord("\\")
 _PIECE = 2**20  # bytes that are handled in one call of a built-in function, which no thread interrupts
 _HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", np.uint8))
