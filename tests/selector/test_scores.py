@@ -1,5 +1,6 @@
 """Test calibrated scores, and the time limit for a round of scores."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.calibration.shipped import shipped_map
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.selector.shared import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.task import SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
@@ -211,3 +213,22 @@ async def test_min_relevance_applies_to_the_shipped_probability(selector_of: Mak
     known = changed(wanted, min_relevance=1.0, known=dict.fromkeys(IDS, 1.0))  # a score of 1 has a probability below 1
     assert not len((await selector_of(FakeRetriever(), Embedded()).select(known)).selection.documents)
     assert f"the best was {np.floor(1000 * everything.selection.relevance.max()) / 1000:g}" in str(nothing.warnings)
+
+
+class LongerRetriever(FakeRetriever):
+    """A retriever whose documents have 1 to 30 tokens, the last ones the shortest."""
+
+    async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
+        return {id: 4 * (len(IDS) - IDS.index(id)) for id in ids}
+
+
+async def test_limit_on_tokens_weighs_documents_by_the_relevance_of_the_answer(selector_of: MakeSelector) -> None:
+    wanted = changed(SHIPS, budget=5, k=None, max_tokens=40)
+    plain = await selector_of(LongerRetriever(), Embedded()).select(wanted)
+    raw = await selector_of(LongerRetriever(), Embedded()).select(changed(wanted, shipped=False))
+    neutral = changed(wanted, boosts=Boosts((), {IDS[0]: 1.0}))
+    boosted = await selector_of(LongerRetriever(), Embedded()).select(neutral)
+    assert plain.selection.documents.tolist() == boosted.selection.documents.tolist()
+    assert plain.selection.documents.tolist() != raw.selection.documents.tolist()
+    assert plain.selection.value is None
+    assert boosted.selection.value == pytest.approx(boosted.selection.relevance)

@@ -51,7 +51,10 @@ class ProbabilityMap:
         return sigmoid(self.slope * log_odds(relevance, self.clip) + self.intercept)
 
     def inverse(self, probability: float) -> float:
-        """Return the least relevance in [0, 1] with at least this probability, or infinity if no relevance has it."""
+        """Return the least relevance in [0, 1] with at least this probability.
+
+        It is infinity if even a relevance of 1 has a smaller one.
+        """
         low, high = self(np.array([0.0, 1.0]))
         if probability <= low:
             return 0.0

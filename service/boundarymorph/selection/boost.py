@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,12 @@ class BoostedBoundary:
 
     Attributes:
         within: The boundary for relevance.
-        boosts: (N,) positive numbers.
+        boosts: (N,) positive numbers; None if all are 1, and documents compete by the answer's relevance.
         shown: Maps the session's relevance to the answer's, which is boosted; None if they are equal.
     """
 
     within: Boundary
-    boosts: NDArray[np.float64]
+    boosts: NDArray[np.float64] | None
     shown: Reading | None = None
 
     def division(self, state: State) -> Division:
@@ -45,7 +46,7 @@ class BoostedState(State):
     compete as shares of the largest boost, so that they lie between 0 and 1, as scores do.
     """
 
-    boosts: NDArray[np.float64]
+    boosts: NDArray[np.float64] | None
     shown: Reading | None
 
     def competing_belief(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
@@ -62,7 +63,9 @@ class BoostedState(State):
         worth: NDArray[np.float64] = shares * method.worth(belief.mean / shares, places, inside, belief.scored)
         return worth
 
-    def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        if self.boosts is None:
+            return None
         held = np.clip(relevance, 0.0, 1.0)
         return self.boosts * (held if self.shown is None else self.shown(held))
 
@@ -70,7 +73,8 @@ class BoostedState(State):
         shares, scores = super().outcomes(lost=lost)
         return shares, self._shares * (scores if self.shown is None else self.shown(scores))
 
-    @property
+    @cached_property
     def _shares(self) -> NDArray[np.float64]:
-        shares: NDArray[np.float64] = self.boosts / self.boosts.max()
+        boosts = np.ones(len(self.pool)) if self.boosts is None else self.boosts
+        shares: NDArray[np.float64] = boosts / boosts.max()
         return shares

@@ -130,7 +130,9 @@ def session_of(
     finds = task.wanted.target is not None and task.relevance.method == DEFAULT
     method = TO_FIND if finds else calibrated.config(task.relevance.method)
     boundary = boundary_of(task, limit, method, calibrated)
-    if boosts is not None:
+    # A limit on tokens weighs relevance against length, so it uses the relevance of the answer.
+    weighs = task.wanted.max_tokens is not None and (calibrated.shipped or calibrated.reading) is not None
+    if boosts is not None or weighs:
         boundary = BoostedBoundary(boundary, boosts, calibrated.shipped)
     posterior = method.posterior(pool, min(budget + len(scores), len(pool)))
     return Session(pool, posterior, boundary, stop_of(task, budget), known=scores, reading=calibrated.reading)
