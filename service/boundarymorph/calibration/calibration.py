@@ -53,7 +53,7 @@ class ProbabilityMap:
     def inverse(self, probability: float) -> float:
         """Return the least relevance in [0, 1] with at least this probability.
 
-        It is infinity if even a relevance of 1 has a smaller one.
+        It is infinity if the probability of 1 is smaller.
         """
         low, high = self(np.array([0.0, 1.0]))
         if probability <= low:
