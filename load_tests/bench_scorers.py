@@ -110,7 +110,7 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path, 
                         "scorer": kind.name,
                         "scored": what,
                         "calls": fmean(usage["cross_encoder_calls"] for usage in usages),
-                        "trips": fmean(usage["trips"] or 0.0 for usage in usages),
+                        "scorer_requests": fmean(usage["scorer_requests"] or 0.0 for usage in usages),
                         **report.percentiles(waits, shares=(50,), of="wait_p{}_ms"),
                         **report.percentiles(seconds, shares=(50,)),
                     }

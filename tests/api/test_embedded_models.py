@@ -47,7 +47,13 @@ async def test_select_scores_equal_those_of_the_cross_encoder(client: httpx.Asyn
         (score,) = model.run(model.tokenize(QUERY, [title + document["text"]]))
         assert document["cross_encoder_score"] == pytest.approx(score, rel=1e-6)
         assert document["std"] == 0
-    expected = {"cross_encoder_calls": 8, "cached_scores": 0, "truncated_documents": 1, "rounds": 1, "trips": 1}
+    expected = {
+        "cross_encoder_calls": 8,
+        "cached_scores": 0,
+        "truncated_documents": 1,
+        "rounds": 1,
+        "scorer_requests": 1,
+    }
     assert body["usage"].items() >= expected.items()
     assert any(warning["slug"] == "scoring-truncated" for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0

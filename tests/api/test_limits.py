@@ -102,7 +102,7 @@ class Case:
 
 
 CASES = {
-    "body_bytes": Case(1_024, whole_body, 413, "body-too-large"),
+    "body_bytes": Case(1_536, whole_body, 413, "body-too-large"),
     "line_bytes": Case(1_024, one_line, 422, "invalid-input"),
     "diverse": Case(4, select(k=lambda size: size, diversity=lambda size: 0.3)),
     "query_characters": Case(5, select(query=lambda size: "q" * size)),

@@ -183,8 +183,9 @@ async def test_select_uses_the_requested_method(client: httpx.AsyncClient, metho
     assert body["method"] == method
     for entry in body["rounds"]:
         (call,) = entry["calls"]
-        assert (call["gap"] is None) == (call["rival"] is None)
-        assert call["value"] is None or call["rival"] is None
+        assert (call["gap"] is None) == (call["counterpart"] is None)
+        assert call["rival"] == call["counterpart"]  # its earlier name
+        assert call["value"] is None or call["counterpart"] is None
 
 
 async def test_given_scores_cost_no_call(client: httpx.AsyncClient) -> None:

@@ -16,7 +16,7 @@ SELECTION: dict[str, Any] = {
     "expected_loss": 0.1, "relevance": "scorer", "scorer": {"model": "seeded", "trust": "weak"}, "vectors": "lexical",
     "warnings": [],
     "usage": {"budget": 1, "cross_encoder_calls": 1, "cached_scores": 0, "reused_scores": 0, "rounds": 1,
-              "truncated_documents": 0, "trips": 1},
+              "truncated_documents": 0, "scorer_requests": 1},
     "timings_ms": {"total": 2.0}, "documents": [],
 }  # fmt: skip
 ASKED: dict[str, Any] = {"pool": ["a", "b"], "budget": 1, "k": 1}

@@ -41,9 +41,11 @@ def test_boundary_gap_equals_brute_force(case: tuple[Belief, int]) -> None:
     least = min(ratios.values())
     assert choice.value == pytest.approx(least, rel=1e-12, abs=1e-12)
     assert not belief.scored[choice.document]
-    assert choice.rival is not None
-    assert belief.std[choice.document] >= belief.std[choice.rival]
-    pair = (choice.document, choice.rival) if incumbents[choice.document] else (choice.rival, choice.document)
+    assert choice.counterpart is not None
+    assert belief.std[choice.document] >= belief.std[choice.counterpart]
+    pair = (
+        (choice.document, choice.counterpart) if incumbents[choice.document] else (choice.counterpart, choice.document)
+    )
     assert ratios[pair] == pytest.approx(least, rel=1e-12, abs=1e-12)
     if least == 0:  # exact ties: the first incumbent, then the first challenger
         assert pair == min(p for p, ratio in ratios.items() if ratio == 0)

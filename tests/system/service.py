@@ -33,7 +33,7 @@ def repeatable_part(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an answer that a repeated request has too, cached or not."""
     usage = dict(answer["usage"])
     usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
-    del usage["trips"]  # a cached round makes no request
+    del usage["scorer_requests"], usage["trips"]  # a cached round makes no request
     return {name: value for name, value in answer.items() if name not in {"id", "timings_ms"}} | {"usage": usage}
 
 

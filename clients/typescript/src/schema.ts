@@ -643,10 +643,10 @@ export interface components {
              */
             reused_scores: number;
             /**
-             * Trips
+             * Scorer Requests
              * @description Requests to the scorer.
              */
-            trips: number;
+            scorer_requests: number;
             /**
              * Inferred
              * @description Indexes of the results whose score is expected, not the cross-encoder's.
@@ -688,6 +688,12 @@ export interface components {
              * @description Warnings for the caller.
              */
             warnings: components["schemas"]["AnswerWarning"][];
+            /**
+             * Trips
+             * @deprecated
+             * @description The same as 'scorer_requests'. The next release leaves this name out.
+             */
+            readonly trips: number;
         };
         /**
          * DocumentPage
@@ -753,18 +759,18 @@ export interface components {
              */
             retrieval_rank: number;
             /**
-             * Rival
+             * Counterpart
              * @description The other document of the contested pair, or null if there is no pair.
              */
-            rival: string | null;
+            counterpart: string | null;
             /**
              * Gap
-             * @description The standardized boundary gap to the rival.
+             * @description The standardized boundary gap to the counterpart.
              */
             gap: number | null;
             /**
              * Value
-             * @description The maximised value if there is no rival, or null if no value was maximised.
+             * @description The maximised value if there is no counterpart, or null if no value was maximised.
              */
             value: number | null;
             /**
@@ -772,6 +778,12 @@ export interface components {
              * @description The score, in [0, 1].
              */
             score: number;
+            /**
+             * Rival
+             * @deprecated
+             * @description The same as 'counterpart'. The next release leaves this name out.
+             */
+            readonly rival: string | null;
         };
         /**
          * ExplainedPool
@@ -2050,10 +2062,10 @@ export interface components {
              */
             rounds: number;
             /**
-             * Trips
+             * Scorer Requests
              * @description The number of requests to the scorer. A round whose scores are all cached needs no request.
              */
-            trips: number;
+            scorer_requests: number;
             /**
              * Reused Scores
              * @description Scores known from earlier requests, which replaced as many calls.
@@ -2073,6 +2085,12 @@ export interface components {
             };
             /** @description The tokens of a language model that scores. */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
+            /**
+             * Trips
+             * @deprecated
+             * @description The same as 'scorer_requests'. The next release leaves this name out.
+             */
+            readonly trips: number;
         };
         /**
          * VoyageAnswer
@@ -3438,7 +3456,7 @@ export interface components {
             return_documents?: boolean | null;
             /**
              * Explain
-             * @description Whether to return every round: each scored document, its rival, and its score. 'pool' adds the set before each round, and the belief about each candidate before the first call and at the end.
+             * @description Whether to return every round: each scored document, its counterpart, and its score. 'pool' adds the set before each round, and the belief about each candidate before the first call and at the end.
              * @default false
              */
             explain?: boolean | "pool";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -11,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    computed_field,
     field_validator,
     model_validator,
 )
@@ -20,6 +22,12 @@ from boundarymorph.retrieval.interfaces import IndexDescription
 from boundarymorph.selection.pool import Trust
 
 Element = TypeVar("Element")
+
+
+def earlier_name(field: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """Return a decorator for a method that repeats a field under the name of the last release."""
+    description = f"The same as '{field}'. The next release leaves this name out."
+    return computed_field(description=description, json_schema_extra={"deprecated": True})
 
 
 QueryText = Annotated[str, Field(min_length=1, pattern=r"\S"), AfterValidator(readable)]

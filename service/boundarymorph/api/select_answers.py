@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, RelevantSpan, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, RelevantSpan, ScorerInUse, earlier_name
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
@@ -81,13 +81,17 @@ class Usage(BaseModel):
         description="Pairs whose score came from the cache, or from another request at the same time."
     )
     rounds: int = Field(description="The number of rounds.")
-    trips: int = Field(
+    scorer_requests: int = Field(
         description="The number of requests to the scorer. A round whose scores are all cached needs no request."
     )
     reused_scores: int = Field(description="Scores known from earlier requests, which replaced as many calls.")
     truncated_documents: int = Field(description="Scored documents that were cut to fit the cross-encoder.")
     expected_gain: ExpectedGain = Field(default_factory=dict)
     language_model: LanguageModelUsage | None = Field(None, description="The tokens of a language model that scores.")
+
+    @earlier_name("scorer_requests")
+    def trips(self) -> int:
+        return self.scorer_requests
 
 
 class ExplainedCall(BaseModel):
@@ -96,12 +100,18 @@ class ExplainedCall(BaseModel):
     id: str = Field(description="The id of the scored document.")
     query: int | None = Field(None, description="The position of the query, counted from 0, with 'queries'.")
     retrieval_rank: int = Field(description="The rank in the pool. 1 is the first document.")
-    rival: str | None = Field(description="The other document of the contested pair, or null if there is no pair.")
-    gap: float | None = Field(description="The standardized boundary gap to the rival.")
+    counterpart: str | None = Field(
+        description="The other document of the contested pair, or null if there is no pair."
+    )
+    gap: float | None = Field(description="The standardized boundary gap to the counterpart.")
     value: float | None = Field(
-        description="The maximised value if there is no rival, or null if no value was maximised."
+        description="The maximised value if there is no counterpart, or null if no value was maximised."
     )
     score: float = Field(description="The score, in [0, 1].")
+
+    @earlier_name("counterpart")
+    def rival(self) -> str | None:
+        return self.counterpart
 
 
 class ExplainedRound(BaseModel):

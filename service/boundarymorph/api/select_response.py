@@ -54,7 +54,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
-            trips=result.trips,
+            scorer_requests=result.scorer_requests,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
             expected_gain=_gains(result.outlook),
@@ -183,9 +183,9 @@ def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | No
             id=pool.ids[call.document],
             query=query,
             retrieval_rank=call.document + 1,
-            rival=None if call.rival is None else pool.ids[call.rival],
-            gap=None if call.rival is None else call.value,
-            value=call.value if call.rival is None else None,
+            counterpart=None if call.counterpart is None else pool.ids[call.counterpart],
+            gap=None if call.counterpart is None else call.value,
+            value=call.value if call.counterpart is None else None,
             score=call.score,
         )
         for call, query in zip(history, queries, strict=True)

@@ -368,8 +368,8 @@ class SelectRequest(Message):
     )
     explain: bool | Literal["pool"] = Field(
         False,
-        description="Whether to return every round: each scored document, its rival, and its score. 'pool' adds the "
-        "set before each round, and the belief about each candidate before the first call and at the end.",
+        description="Whether to return every round: each scored document, its counterpart, and its score. 'pool' adds "
+        "the set before each round, and the belief about each candidate before the first call and at the end.",
     )
     explain_depth: int | None = Field(
         None, ge=1, description='The number of leading candidates to explain, with "explain": "pool".'

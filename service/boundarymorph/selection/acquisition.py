@@ -38,12 +38,12 @@ class Choice:
 
     Attributes:
         document: The position of the document.
-        rival: The other document of the contested pair; None without a pair.
+        counterpart: The other document of the contested pair; None without a pair.
         value: The optimum of the rule; None if the rule did not apply.
     """
 
     document: int
-    rival: int | None
+    counterpart: int | None
     value: float | None
 
 
@@ -361,8 +361,8 @@ class Competition:
         """Return the next document by a rule, as a position in the belief of the competition."""
         contested, incumbents = self.margins
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
-        rival = None if choice.rival is None else int(self.left[choice.rival])
-        return Choice(int(self.left[choice.document]), rival, choice.value)
+        counterpart = None if choice.counterpart is None else int(self.left[choice.counterpart])
+        return Choice(int(self.left[choice.document]), counterpart, choice.value)
 
     def round_candidates(self, rule: Acquisition, n: int) -> NDArray[np.bool_]:
         """Return the (N,) mask of documents that a round may need.
@@ -417,8 +417,8 @@ def choose_round(
         if choice.value is None:  # no rule applied, and fantasies would not change that
             likely = competition.left[rule.shortlist(*competition.margins, n)]
             return [Choice(document, None, None) for document in likely.tolist()]
-        rival = None if choice.rival is None else int(documents[choice.rival])
-        chosen.append(Choice(int(documents[choice.document]), rival, choice.value))
+        counterpart = None if choice.counterpart is None else int(documents[choice.counterpart])
+        chosen.append(Choice(int(documents[choice.document]), counterpart, choice.value))
         if len(chosen) == n:
             return chosen
         fantasy.fantasise(choice.document)

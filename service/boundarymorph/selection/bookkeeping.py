@@ -33,14 +33,14 @@ class Observation:
 
     Attributes:
         document: The position of the document.
-        rival: The other document of the contested pair, if any.
+        counterpart: The other document of the contested pair, if any.
         value: The optimum of the acquisition rule, if it applied.
         round: The number of the round, from 1.
         score: The score, in [0, 1].
     """
 
     document: int
-    rival: int | None
+    counterpart: int | None
     value: float | None
     round: int
     score: float
@@ -180,7 +180,7 @@ class BaseSession(ABC):
         self.rounds += 1
         for document, score in given.items():
             choice = self._asked.pop(document)
-            self.history.append(Observation(document, choice.rival, choice.value, self.rounds, score))
+            self.history.append(Observation(document, choice.counterpart, choice.value, self.rounds, score))
         self._observe(given)
 
     def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:

@@ -133,7 +133,7 @@ def _joined(
         reused=sum(part.reused for part in parts),
         documents={id: document for part in parts for id, document in part.documents.items()},
         truncated=sum(part.truncated for part in parts),
-        trips=sum(part.trips for part in parts),
+        scorer_requests=sum(part.scorer_requests for part in parts),
         tokens=reduce(TokenCounts.plus, tokens) if tokens else None,
         warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         scores=scores,
@@ -150,8 +150,8 @@ def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]])
     calls = []
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
         for seen in part.history:
-            rival = None if seen.rival is None else int(own[seen.rival])
-            calls.append((number, replace(seen, document=int(own[seen.document]), rival=rival)))
+            counterpart = None if seen.counterpart is None else int(own[seen.counterpart])
+            calls.append((number, replace(seen, document=int(own[seen.document]), counterpart=counterpart)))
     return sorted(calls, key=lambda call: call[1].round)
 
 

@@ -158,7 +158,7 @@ class SelectionResult:
         reused: The scores known before, which replaced as many calls.
         documents: The documents that were read, by id.
         truncated: The scored pairs that were cut to fit the cross-encoder.
-        trips: The requests to the scorer.
+        scorer_requests: The number of requests to the scorer.
         seconds: The seconds by stage, and their total.
         warnings: The warnings.
         vectors: The source of the pool's vectors.
@@ -190,7 +190,7 @@ class SelectionResult:
     reused: int
     documents: Mapping[str, Document]
     truncated: int
-    trips: int
+    scorer_requests: int
     seconds: Mapping[str, float]
     warnings: Sequence[Notice]
     vectors: VectorSource

@@ -397,7 +397,7 @@ class SelectionRun:
             vectors=self.vectors,
             explained=await self._explained(),
             tokens=scores.tokens,
-            trips=scores.requests,
+            scorer_requests=scores.requests,
             calibration=self.calibrated.created,
             human=self.calibrated.human,
             model=scores.model,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 
 class Array(Protocol):
@@ -248,7 +248,7 @@ class Usage(Answer):
     """The work of a selection.
 
     Attributes:
-        trips: Requests to the scorer.
+        scorer_requests: The number of requests to the scorer.
         language_model: The tokens of a language model that gave scores.
         expected_gain: The gain that further calls are expected to bring, by their number, as a share of the best set's
             relevance.
@@ -258,7 +258,7 @@ class Usage(Answer):
     cross_encoder_calls: int
     cached_scores: int
     rounds: int
-    trips: int
+    scorer_requests: int = Field(validation_alias=AliasChoices("scorer_requests", "trips"))
     reused_scores: int
     truncated_documents: int
     expected_gain: dict[str, float] = Field(default_factory=dict)
@@ -300,7 +300,7 @@ class ExplainedCall(Answer):
     id: str
     query: int | None = None
     retrieval_rank: int
-    rival: str | None
+    counterpart: str | None = Field(validation_alias=AliasChoices("counterpart", "rival"))
     gap: float | None
     value: float | None
     score: float

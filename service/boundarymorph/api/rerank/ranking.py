@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.boosts import BoostRule
-from boundarymorph.api.schemas import AnswerWarning, Array, DistinctBy, LanguageModelUsage, QueryText
+from boundarymorph.api.schemas import AnswerWarning, Array, DistinctBy, LanguageModelUsage, QueryText, earlier_name
 from boundarymorph.api.select_answers import PassageOfDocument, ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
@@ -243,7 +243,7 @@ class Diagnostics(BaseModel):
     cross_encoder_calls: int = Field(description="Documents that the cross-encoder scored for this request.")
     cached_scores: int = Field(description="Scores from the cache, or from another request at the same time.")
     reused_scores: int = Field(description="Scores known from earlier requests, which replaced as many calls.")
-    trips: int = Field(description="Requests to the scorer.")
+    scorer_requests: int = Field(description="Requests to the scorer.")
     inferred: list[int] = Field(description="Indexes of the results whose score is expected, not the cross-encoder's.")
     relevance: dict[int, float] | None = Field(
         None, description="The relevance without boosts, by index, with 'boost'."
@@ -256,6 +256,10 @@ class Diagnostics(BaseModel):
     timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
     language_model: LanguageModelUsage | None = Field(None, description="The tokens of a language model that scores.")
     warnings: list[AnswerWarning] = Field(description="Warnings for the caller.")
+
+    @earlier_name("scorer_requests")
+    def trips(self) -> int:
+        return self.scorer_requests
 
 
 class TokenUsage(BaseModel):

@@ -55,7 +55,7 @@ function table({ answer, queries, named }) {
 }
 
 function why(call, named) {
-  if (call.rival) return `in or out of the set was open between it and ${named(call.rival)}`;
+  if (call.counterpart) return `in or out of the set was open between it and ${named(call.counterpart)}`;
   if (call.value !== null && call.value !== undefined) return "its score was expected to change most at the boundary";
   return "there was nothing to compare yet";
 }

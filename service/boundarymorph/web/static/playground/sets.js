@@ -66,8 +66,8 @@ function why(answer, document) {
   const score = `Score ${decimal(document.cross_encoder_score, 3)}`;
   if (!round) return `${score}, known without a call.`;
   const call = round.calls.find(({ id, query }) => id === document.id && query === document.query);
-  const rival = answer.documents.find(({ id }) => id === call.rival);
-  return `${score}, read in round ${round.round}${call.rival ? `, as it was open whether it or ${rival ? `“${title(rival)}”` : call.rival} belongs in the set` : ""}.`;
+  const counterpart = answer.documents.find(({ id }) => id === call.counterpart);
+  return `${score}, read in round ${round.round}${call.counterpart ? `, as it was open whether it or ${counterpart ? `“${title(counterpart)}”` : call.counterpart} belongs in the set` : ""}.`;
 }
 
 // Shows the first rows of each side, and the others at the press of a button.
