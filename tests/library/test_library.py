@@ -192,7 +192,7 @@ def test_extend_refuses_a_budget() -> None:
         ({"min_relevance": np.float32("nan")}, "min_relevance: must be a finite number, not nan"),
         ({"embeddings": VECTORS}, "query_embedding: there is no encoder"),
         ({"embeddings": [["a"]]}, "embeddings: not an array"),
-        ({"vectors": "encoder"}, "there is no encoder"),
+        ({"vectors": "encoder"}, "has no encoder"),
         ({"metadata": METADATA[:59]}, "metadata: 59 for 60 texts"),
         ({"pool": ["a"]}, "pool: give the texts"),
         ({"index": "texts"}, "'index' and 'pool'"),
