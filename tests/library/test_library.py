@@ -145,6 +145,7 @@ def test_selector_loads_a_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(CrossEncoder=named))
     found = Selector("cross-encoder/ms-marco-MiniLM-L6-v2").select(QUERY, TEXTS, budget=20, k=10)
     assert found.usage.cross_encoder_calls == 20
+    assert found.usage.trips == found.usage.scorer_requests > 0  # its earlier name
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(InvalidInput, match="'any' needs sentence-transformers: pip install sentence-transformers"):
         Selector("any")
