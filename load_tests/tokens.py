@@ -27,7 +27,7 @@ RETRIEVED = "in retrieval order"
 
 
 def fitting(order: NDArray[np.intp], lengths: NDArray[np.float64], most: int) -> NDArray[np.intp]:
-    """Return the documents of an order that fit one after another; one that does not fit is left out."""
+    """Return the documents of an order that fit, without those that do not."""
     chosen, left = [], float(most)
     for document in order.tolist():
         if lengths[document] <= left:
