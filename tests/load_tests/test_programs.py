@@ -193,7 +193,10 @@ def test_boosts_within_selection_find_more_value_than_after() -> None:
 
 
 def test_token_study_finds_more_than_orders_that_ignore_length() -> None:
-    """Every second document is eight times as long as the others. Questions without texts are skipped."""
+    """Every second document is eight times as long as the others.
+
+    Questions without texts are skipped.
+    """
     texts = QuestionTexts("sea", ["t" * (3_200 if place % 2 else 400) for place in range(120)])
     rows = list[dict[str, Any]]()
     for question in synthetic(queries=3, n=120).questions():
