@@ -135,6 +135,9 @@ def main() -> None:
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
+        earlier: Any = Pool
+        if not hasattr(Pool, "from_embeddings"):  # its name in earlier versions is `of`
+            earlier.from_embeddings = earlier.of
         pool, scores = with_words(given.worker[0], given.worker[1], seed=2)
         for line in sys.stdin:
             print(played(pool, scores, **json.loads(line)), flush=True)

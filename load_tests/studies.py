@@ -32,7 +32,7 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reorder
 from boundarymorph_evaluation.tables import ScoreTable
-from load_tests import boosts, lists, passages, probability, registered, report, reviews
+from load_tests import boosts, lists, passages, probability, registered, report, reviews, tokens
 from load_tests.sessions import chosen, first_by_score, only, played
 
 Row = dict[str, Any]
@@ -438,6 +438,13 @@ STUDIES = {
         ("boosts", "method"),
         ("found",),
         base={"method": boosts.AFTER},
+    ),
+    "tokens": Study(
+        "Sets with a limit on their tokens, by people",
+        tokens.tokens,
+        ("tokens", "B", "method"),
+        ("found",),
+        base={"method": tokens.RETRIEVED},
     ),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }

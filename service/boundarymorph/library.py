@@ -369,7 +369,7 @@ class _NoIndexes:
         raise InvalidInput("query_embedding: there is no encoder here; give it with 'embeddings', or give neither")
 
     async def embed_documents(self, *_: Any, **__: Any) -> NoReturn:
-        raise InvalidInput("embeddings: there is no encoder here; give those of all texts, or none")
+        raise InvalidInput("embeddings: this selector has no encoder; give the embeddings of all texts, or of none")
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

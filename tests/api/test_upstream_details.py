@@ -10,9 +10,11 @@ import httpx
 import pytest
 
 from boundarymorph.access.callers import Scope, make_key
+from boundarymorph.api import problems
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.remote import RemoteScorer
+from boundarymorph.selector import failures
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
@@ -48,7 +50,7 @@ async def test_error_details_of_a_scorer_are_logged_not_returned(
 
     class WithId(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
-            if record.name in ("boundarymorph.selector.run", "boundarymorph.api.problems"):
+            if record.name in (failures.log.name, problems.log.name):
                 ids.append(tracing.request_id.get())
             return True
 

@@ -145,6 +145,7 @@ def test_selector_loads_a_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(CrossEncoder=named))
     found = Selector("cross-encoder/ms-marco-MiniLM-L6-v2").select(QUERY, TEXTS, budget=20, k=10)
     assert found.usage.cross_encoder_calls == 20
+    assert found.usage.trips == found.usage.scorer_requests > 0  # its earlier name
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(InvalidInput, match="'any' needs sentence-transformers: pip install sentence-transformers"):
         Selector("any")
@@ -191,7 +192,7 @@ def test_extend_refuses_a_budget() -> None:
         ({"min_relevance": np.float32("nan")}, "min_relevance: must be a finite number, not nan"),
         ({"embeddings": VECTORS}, "query_embedding: there is no encoder"),
         ({"embeddings": [["a"]]}, "embeddings: not an array"),
-        ({"vectors": "encoder"}, "there is no encoder"),
+        ({"vectors": "encoder"}, "has no encoder"),
         ({"metadata": METADATA[:59]}, "metadata: 59 for 60 texts"),
         ({"pool": ["a"]}, "pool: give the texts"),
         ({"index": "texts"}, "'index' and 'pool'"),

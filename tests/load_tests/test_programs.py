@@ -14,7 +14,7 @@ import pytest
 
 from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph_evaluation.problem import QuestionTexts
-from load_tests import boosts, lists, passages, probability, registered, report, soak, studies
+from load_tests import boosts, lists, passages, probability, registered, report, soak, studies, tokens
 from tests.evaluation.tables import synthetic
 
 REPOSITORY = Path(__file__).parents[2]
@@ -190,6 +190,27 @@ def test_boosts_within_selection_find_more_value_than_after() -> None:
         np.mean([row["found"] for row in rows if row["method"] == method]) for method in ("boosted", boosts.AFTER)
     )
     assert len(rows) == 18 and 1.0 >= within > after
+
+
+def test_token_study_finds_more_than_orders_that_ignore_length() -> None:
+    """Every second document is eight times as long as the others.
+
+    Questions without texts are skipped.
+    """
+    texts = QuestionTexts("sea", ["t" * (3_200 if place % 2 else 400) for place in range(120)])
+    rows = list[dict[str, Any]]()
+    for question in synthetic(queries=3, n=120).questions():
+        grades = (question.scores >= np.sort(question.scores)[-40]).astype(np.float64)
+        assert not list(tokens.tokens(replace(question, grades=grades), 0))
+        rows += tokens.tokens(replace(question, grades=grades, texts=texts), 0)
+    assert len(rows) == 3 * 24
+    assert all(0.0 <= row["found"] <= 1.0 for row in rows)
+    means = {
+        method: np.mean([row["found"] for row in rows if row["method"] == method and row["B"] == 50])
+        for method in ("by the answer's relevance", "first B reranked", tokens.RETRIEVED)
+    }
+    ours, reranked, retrieved = means.values()
+    assert ours > reranked > retrieved
 
 
 def test_list_study_ranks_like_a_rerank_route() -> None:

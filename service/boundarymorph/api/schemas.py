@@ -24,10 +24,11 @@ from boundarymorph.selection.pool import Trust
 Element = TypeVar("Element")
 
 
-def earlier_name(field: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+def earlier_name(field: str) -> Callable[[Callable[[Any], Any]], property]:
     """Return a decorator for a method that repeats a field under the name of the last release."""
     description = f"The same as '{field}'. The next release leaves this name out."
-    return computed_field(description=description, json_schema_extra={"deprecated": True})
+    repeat = computed_field(description=description, json_schema_extra={"deprecated": True})
+    return lambda method: repeat(property(method))
 
 
 QueryText = Annotated[str, Field(min_length=1, pattern=r"\S"), AfterValidator(readable)]

@@ -351,7 +351,7 @@ def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) ->
     if isinstance(given, VectorBlock):
         vectors = _decode(given, "query_embedding", limits)
         if vectors.ndim != 1:
-            raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
+            raise InvalidEmbeddings(f"query_embedding: the shape is {given.shape}; give one vector, of shape [d]")
         return vectors
     if given is not None:
         check_bound("query_embedding", len(given), limits.dimension, "numbers")

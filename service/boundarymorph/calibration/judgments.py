@@ -36,7 +36,7 @@ def queries_of(records: Iterable[Record]) -> dict[str, str]:
                 continue
             query, identifier = parts[-1], parts[0] if len(parts) > 1 else None
         if query is not None and not isinstance(query, str):
-            raise InvalidInput(f"{place}: the query {identifier or query!r} is not a text")
+            raise InvalidInput(f"{place}: the query {identifier or query!r} is not a text; give a string")
         if query is None or not has_content(query):
             raise InvalidInput(f"{place} has no 'query' and no 'text' to read")
         found[query if identifier is None else str(identifier)] = query

@@ -201,7 +201,7 @@ def locate(
 ) -> tuple[Repository, Placement]:
     """Return the repository of a model, and the place where it runs.
 
-    `placement` holds the arguments of `Placement.of`.
+    `placement` holds the arguments of `Placement.choose`.
     """
     repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
     return repository, Placement.choose(**placement)

@@ -116,7 +116,7 @@ class DividedDocuments(NamedTuple):
         candidates: The documents and passages.
         parents: (N,) the position of each candidate's document.
         passages: The passages by id.
-        skipped_contestants: Number of passages that are not candidates.
+        left_out: Number of passages that are not candidates.
     """
 
     candidates: list[Document]

@@ -161,7 +161,7 @@ def _vector(values: ArrayLike, what: str, ids: Sequence[str], *, missing: bool =
     """Return the values as an (N,) float64 array; with `missing`, NaN is a missing value."""
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (len(ids),):
-        raise InvalidInput(f"{len(ids)} documents need as many values of {what!r}, not an array of {vector.shape}")
+        raise InvalidInput(f"{what}: an array of {vector.shape} for {len(ids)} documents; give one value for each")
     bad = np.flatnonzero(np.isinf(vector) if missing else ~np.isfinite(vector))
     if bad.size:
         raise InvalidInput(f"the {what!r} of {ids[int(bad[0])]!r} is not a finite number")

@@ -418,13 +418,16 @@ class DocumentStore(SqliteFile):
 
     def _halves(self, embeddings: Sequence[bytes]) -> NDArray[np.float16]:
         if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
-            raise CorruptIndex(f"{self.path} holds embeddings that are not of its {self.info.dimension} dimensions")
+            raise CorruptIndex(
+                f"{self.path} is damaged: an embedding lacks its {self.info.dimension} dimensions; "
+                "restore or rebuild the index"
+            )
         return np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(len(embeddings), self.info.dimension)
 
     def _units(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
         vectors, lengths = ranking.unit_rows_of(self._halves(embeddings))
         if self.info.dimension and not ranking.is_unit(lengths):
-            raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
+            raise CorruptIndex(f"{self.path} is damaged: an embedding has no unit length; restore or rebuild the index")
         return vectors
 
 

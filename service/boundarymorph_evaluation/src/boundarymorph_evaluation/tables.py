@@ -161,7 +161,7 @@ def read(path: Path) -> ScoreTable:
     except UNREADABLE as error:
         raise InvalidInput(f"{path} cannot be read as a table (.npz): {error}") from error
     if "score" in arrays and np.isnan(arrays["score"]).any():
-        raise InvalidInput(f"{path}: a score is missing")
+        raise InvalidInput(f"{path} lacks a score; make the table again")
     return ScoreTable(path.stem, arrays)
 
 

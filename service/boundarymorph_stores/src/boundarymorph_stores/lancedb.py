@@ -82,7 +82,7 @@ class LanceStore(Store):
 
     def _connected(self) -> Any:
         if "://" not in self._uri and not Path(self._uri).is_dir():
-            raise RetrieverUnavailable(f"LanceDB: there is no folder {self._uri}")
+            raise RetrieverUnavailable(f"LanceDB: there is no folder {self._uri}; create it, or correct the URL")
         if self._database is None:
             self._database = lancedb.connect(self._uri, api_key=self._api_key, read_consistency_interval=timedelta(0))
         return self._database

@@ -117,7 +117,9 @@ class PgvectorStore(Store):
         if len(table) > LONGEST_NAME:
             raise InvalidInput(f"PostgreSQL has names of up to {LONGEST_NAME} letters, and {table!r} is longer")
         if kind == "hnsw" and dimension > MOST_INDEXED:
-            raise InvalidInput(f"an HNSW index of pgvector has up to {MOST_INDEXED:,} dimensions, not {dimension:,}")
+            raise InvalidInput(
+                f"an HNSW index of pgvector has up to {MOST_INDEXED:,} dimensions, not {dimension:,}; use 'flat'"
+            )
         name = _quoted(table)
         self.run(
             lambda cursor: [
