@@ -29,7 +29,11 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 def mutants(source: str) -> Iterator[tuple[int, str, str]]:
     """Yield the line, the change, and the source of every mutant of a module."""
     tree = ast.parse(source)
+    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
+    options = {part for decorator in decorators for part in ast.walk(decorator)}  # such as slots=True
     for number, node in enumerate(ast.walk(tree)):
+        if node in options:
+            continue
         for what, changed in _changes(node):
             whole = copy.deepcopy(tree)
             place = next(each for at, each in enumerate(ast.walk(whole)) if at == number)

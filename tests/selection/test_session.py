@@ -11,6 +11,7 @@ from boundarymorph.selection import (
     DocumentCapacity,
     Pool,
     SelectionConfig,
+    Session,
     StopReason,
     TokenCapacity,
     TrendConfig,
@@ -45,6 +46,22 @@ def test_tied_retrieval_scores_keep_the_given_order() -> None:
     embeddings = np.random.default_rng(0).normal(size=(6, 4))
     pool = Pool.from_embeddings(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
     assert list(pool.ids) == ["b", "c", "e", "a", "d", "f"]
+
+
+def test_session_with_many_known_scores_has_room_for_its_calls() -> None:
+    pool, scores = clustered(60, 6, 1)
+    known = dict(enumerate(scores[:20].tolist()))
+    session = play(Session.create(pool, budget=25, k=7, known=known), scores)
+    assert (session.spent, int(session.scored.sum())) == (25, 45)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_expected_loss_is_a_share_of_the_relevance_however_small_it_is(config: Config) -> None:
+    """The best set of two documents has a relevance below 1."""
+    pool, scores = clustered(60, 6, 1)
+    known = dict(enumerate((0.2 * scores[:30]).tolist()))
+    session = session_of(pool, budget=10, k=2, config=config, known=known)
+    assert 0.0 < session.expected_loss() < 1.0
 
 
 def test_round_of_documents_follows_the_kriging_believer() -> None:

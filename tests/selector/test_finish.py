@@ -54,11 +54,10 @@ def test_given_order_puts_documents_without_text_last_and_leaves_out_excluded_on
 
 
 def test_given_order_takes_the_first_documents_that_fit_the_tokens() -> None:
-    """Early documents are preferred even if later ones are somewhat shorter."""
     nothing = np.empty(0, dtype=np.intp)
-    lengths = [40.0, 30.0, 30.0, 30.0, 20.0]
+    lengths = [90.0, 10.0, 20.0, 20.0, 20.0]  # more of the short ones would fit
     chosen = in_given_order(task(), limits(None, lengths, 100), np.arange(5), blank=nothing, excluded=nothing)
-    assert chosen.documents.tolist() == [0, 1, 2]
+    assert chosen.documents.tolist() == [0, 1]
 
 
 def test_fields_that_need_scores_are_named_in_warnings() -> None:
