@@ -355,7 +355,7 @@ class TaskScores:
             self.tokens = scores.tokens.plus(self.tokens or TokenCounts())
         if texts:
             self.requests += 1
-            metrics.scorer_trips.inc()
+            metrics.scorer_requests.inc()
         return scores
 
     def _check_model(self, name: str | None) -> None:

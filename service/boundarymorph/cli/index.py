@@ -118,9 +118,9 @@ def build_index(options: Build) -> None:
     seconds = time.monotonic() - start
     terminal.print_ingestion(console, name, report, seconds, unit=unit, documents=documents)
     if report.skipped and not report.stored:
-        fail(f"no {unit} of {sources.named(source)} is a usable document; a new index is not kept without any")
+        fail(f"no {unit} of {sources.named(source)} is a usable document; correct them, and repeat the command")
     if not report.documents:
-        console.print(f"{sources.named(source)} is empty; a new index is not kept without documents")
+        console.print(f"{sources.named(source)} is empty; give at least one document")
     if report.skipped:
         raise typer.Exit(SKIPPED)
 

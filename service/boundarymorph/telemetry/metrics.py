@@ -136,7 +136,7 @@ class BatchMetrics:
             gauge.remove(*self._labels)
 
 
-scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
+scorer_requests = _counter("scorer_requests", "Requests of selections to the scorer.")
 judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
 judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
 scorer_batches = BatchMetrics("scorer", "pair", "scored")
