@@ -57,7 +57,7 @@ def test_session_with_many_known_scores_has_room_for_its_calls() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_expected_loss_is_a_share_of_the_relevance_however_small_it_is(config: Config) -> None:
-    """The best set of two documents has a relevance below 1."""
+    """The relevance of the best two documents together is below 1."""
     pool, scores = clustered(60, 6, 1)
     known = dict(enumerate((0.2 * scores[:30]).tolist()))
     session = session_of(pool, budget=10, k=2, config=config, known=known)
