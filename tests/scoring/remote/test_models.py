@@ -267,5 +267,5 @@ def test_models_page_lists_the_known_models() -> None:
         if known.trust != "weak"
     }
     assert {name: tuple(fields) for names, *fields in rows for name in re.findall("`([^`]+)`", names)} == table
-    (relative,) = re.findall(r"Only those of\s+`(\S+)` depend on the other documents", page)
+    (relative,) = re.findall(r"Only results of\s+`(\S+)` depend on the other documents", page)
     assert {re.split("[:/]", name)[-1] for name, known in KNOWN.items() if not known.absolute} == {relative}
