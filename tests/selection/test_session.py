@@ -150,6 +150,15 @@ def test_budget_that_covers_the_pool_is_spent_at_once(k: int, tolerance: float |
     np.testing.assert_array_equal(session.selection().documents, np.argsort(-scores, kind="stable")[:k])
 
 
+def test_budget_covers_the_pool_only_while_enough_calls_are_left() -> None:
+    pool, scores = clustered(60, 8, 3)
+    session = session_of(pool, budget=40, k=60, order=True)
+    asked = session.ask(30)
+    session.tell(asked[:25], scores[asked[:25]])
+    assert (session.budget - session.spent, len(session.open_documents)) == (15, 35)
+    assert not session.budget_covers_pool
+
+
 def test_session_look_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, scores = clustered(600, 16, 4)
     runs = []
