@@ -19,6 +19,7 @@ from boundarymorph.selection.boost import BoostedBoundary
 from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph_evaluation.problem import EMBEDDED, Question
 from load_tests.boosts import DEPTH, head
+from load_tests.sessions import first_by_score
 
 Row = dict[str, Any]
 ROUNDS, CHARACTERS = 3, 4
@@ -50,10 +51,9 @@ def tokens(question: Question, number: int) -> Iterator[Row]:
             "by the session's relevance": best,
             "by the answer's relevance": BoostedBoundary(best, None, shipped_map(EMBEDDED)),
         }
-        reranked = np.concatenate([np.argsort(-scores[:calls], kind="stable"), retrieved[calls:]])
         sets = {
             RETRIEVED: fitting(retrieved, lengths, most),
-            "first B reranked": fitting(reranked, lengths, most),
+            "first B reranked": fitting(first_by_score(scores, calls), lengths, most),
         }
         for method, boundary in boundaries.items():
             session = Session(pool, config.posterior(pool, calls), boundary, Budget(calls))

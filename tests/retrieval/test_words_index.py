@@ -1,6 +1,6 @@
 """Test indexes without vectors, which search by words.
 
-Their vectors equal those of a pool with the same texts.
+A search returns the same vectors that a pool with these texts has.
 """
 
 from collections.abc import AsyncIterator

@@ -65,7 +65,7 @@ def test_expected_loss_is_a_share_of_the_relevance_however_small_it_is(config: C
 
 
 def test_round_of_documents_follows_the_kriging_believer() -> None:
-    """The picks equal those of a session that observes its own means, one at a time."""
+    """A session that observes its own means one at a time picks the same documents."""
     for seed in range(3):
         pool, scores = clustered(200, 12, seed)
         rounds, believer = (session_of(pool, budget=30, k=40) for _ in range(2))

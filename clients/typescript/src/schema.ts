@@ -3474,7 +3474,7 @@ export interface components {
             deadline_ms?: number | null;
             /**
              * Reuse
-             * @description Whether scores known from earlier requests replace calls. If false, the choice is that of a first request.
+             * @description Whether scores known from earlier requests replace calls. If false, documents are chosen as if this were the first request.
              * @default true
              */
             reuse?: boolean;

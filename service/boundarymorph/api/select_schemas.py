@@ -382,8 +382,8 @@ class SelectRequest(Message):
     )
     reuse: bool = Field(
         True,
-        description="Whether scores known from earlier requests replace calls. If false, the choice is that of a "
-        "first request.",
+        description="Whether scores known from earlier requests replace calls. If false, documents are chosen as "
+        "if this were the first request.",
     )
     on_failure: Literal["degrade", "error"] | None = Field(
         None,

@@ -15,17 +15,16 @@ log = logging.getLogger(__name__)
 
 
 class Failures:
-    """The failures of one selection, and the warnings about them.
+    """The failures of one selection.
 
     Attributes:
         interruption: The first failure that ended the selection early; None without one.
-        warnings: Warnings for the caller.
     """
 
-    def __init__(self, context: Context, shared: Shared, observer: Observer) -> None:
-        self._context, self._shared, self._observer = context, shared, observer
+    def __init__(self, context: Context, shared: Shared, observer: Observer, warnings: list[Notice]) -> None:
+        """Start without a failure; `warnings` receives a warning about each."""
+        self._context, self._shared, self._observer, self._warnings = context, shared, observer, warnings
         self.interruption: Interruption | None = None
-        self.warnings: list[Notice] = []
 
     def status(self, *, scored: bool) -> Status:
         """Return how complete the result is, given whether any document is scored."""
@@ -74,4 +73,4 @@ class Failures:
         """Add a warning for the caller, and log the details that the caller may not read."""
         if error.public != str(error) and not error.logged:
             log.warning("%s: %s", shortfall, error)
-        self.warnings.append(Notice(slug, f"{shortfall}: {error.public}"))
+        self._warnings.append(Notice(slug, f"{shortfall}: {error.public}"))

@@ -77,8 +77,8 @@ class SelectionRun:
         self._task, self._candidates, self.scores = task, candidates, scores
         self._k, self._budget = task.wanted.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
-        self._failures = Failures(task.context, shared, observer)
-        self._warnings = self._failures.warnings  # all warnings for the caller
+        self._warnings: list[Notice] = []
+        self._failures = Failures(task.context, shared, observer, self._warnings)
         self._in_thread: Run = shared.executor.bind(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"

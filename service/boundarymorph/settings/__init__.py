@@ -211,8 +211,9 @@ class Settings(BaseSettings):
     without_keys: bool = Field(False, description="Whether to serve without keys on an address that others can reach.")
     allowed_hosts: Hosts = Field(
         (),
-        description="The names under which web pages may call, besides those of this machine and of private networks: "
-        '"search.example.org", "*.example.org", or "*" for any. If unset, any name may be used if there are keys.',
+        description='The hostnames that web pages may use to call the service: "search.example.org", '
+        '"*.example.org", or "*" for any. Names of this machine and of private networks are always allowed. If this is '
+        "unset and there are keys, any name is allowed.",
     )
     public_url: str | None = Field(
         None,
