@@ -236,6 +236,18 @@ class TestIngesting:
         small = [{"id": f"s{i}", "text": "y", "embedding": vector} for i in range(WRITTEN_AT_A_TIME + 1)]
         assert [told for told, _ in await uploaded(*small)] == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
 
+    async def test_report_counts_a_batch_that_was_written_while_its_upload_was_cancelled(self, own: LocalIndex) -> None:
+        async def run(function: Any, *arguments: Any) -> Any:
+            result = function(*arguments)
+            if own.count():
+                raise asyncio.CancelledError
+            return result
+
+        report = IngestReport()
+        with pytest.raises(asyncio.CancelledError):
+            await ingest(own, None, upload({"id": "a", "text": "x", "embedding": [1.0] * 32}), run=run, report=report)
+        assert (report.added, report.stored) == (1, 1)
+
 
 class TestArrays:
     async def test_array_parser_skips_bad_elements(self) -> None:

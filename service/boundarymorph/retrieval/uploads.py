@@ -358,11 +358,15 @@ async def _write(
         return
     documents = [entry.document for entry, _ in changed.values()]
     vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index, caller)
-    await run(index.upsert, documents, vectors, [digest for _, digest in changed.values()])
     updated = len(known.keys() & changed.keys())
-    report.added += len(changed) - updated
-    report.updated += updated
-    report.truncated += truncated
+
+    def write() -> None:
+        index.upsert(documents, vectors, [digest for _, digest in changed.values()])
+        report.added += len(changed) - updated  # here, so that it also holds if the caller has been cancelled
+        report.updated += updated
+        report.truncated += truncated
+
+    await run(write)
 
 
 async def _embed(
