@@ -14,6 +14,8 @@ from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
 from tests.fakes.service import BlockedScoring, bearer, problem, serving, texts
+from tests.metrics import counted
+from tests.patience import until_async
 
 SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
@@ -122,6 +124,11 @@ class TestEveryAnswer:
         assert "bm_wrong" not in caplog.text
 
 
+def admitted() -> float:
+    """Return the number of selections that run or wait for their turn."""
+    return counted("boundarymorph_select_running") + counted("boundarymorph_select_waiting")
+
+
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 async def test_busy_key_leaves_a_place_in_the_queue_for_another_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str
@@ -131,18 +138,18 @@ async def test_busy_key_leaves_a_place_in_the_queue_for_another_key(
     keys = tuple(str(key) for _, key in made.values())
     settings = Settings(data_directory=tmp_path, limits=Limits(sessions=1, requests=3, key_share=0.75), keys=keys)
     async with serving(settings) as client:
-        held = BlockedScoring(monkeypatch)
+        held, tasks = BlockedScoring(monkeypatch), list[asyncio.Task[httpx.Response]]()
 
-        async def send(name: str, query: str) -> asyncio.Task[httpx.Response]:
+        async def send(name: str, query: str) -> None:
             headers = bearer(made[name][0]) | {"accept": accept}
-            task = asyncio.create_task(client.post("/select", json=SELECT | {"query": query}, headers=headers))
-            await asyncio.sleep(0.05)
-            return task
+            tasks.append(asyncio.create_task(client.post("/select", json=SELECT | {"query": query}, headers=headers)))
+            await until_async(lambda: admitted() == len(tasks) and bool(held.order))
 
-        tasks = [await send("busy", f"busy {number}") for number in range(2)]
+        for number in range(2):
+            await send("busy", f"busy {number}")
         refused = await client.post("/select", content=b"not even JSON", headers=bearer(made["busy"][0]))
         assert "2 by this caller" in problem(refused, 429, "overloaded")
-        tasks.append(await send("other", "other"))
+        await send("other", "other")
         held.open.set()
         assert all([(await task).is_success for task in tasks])
     assert held.order == ["busy 0", "other", "busy 1"]

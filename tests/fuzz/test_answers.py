@@ -15,7 +15,7 @@ from boundarymorph.api.handler import PreparedRequest, make_answer
 from boundarymorph.api.visit import Visit
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.retrieval.candidates import PoolSource
-from boundarymorph.selector.task import Context, SelectionTask, Spending, Wanted
+from boundarymorph.selector.task import Aim, Context, SelectionTask, Spending
 from boundarymorph.settings import Limits, Settings
 from tests.fakes.service import NDJSON, answer, problem, serving
 from tests.fuzz.answers import REQUESTS
@@ -38,7 +38,7 @@ def test_large_answers_have_bounded_memory_and_pauses() -> None:
 async def test_answer_over_body_bytes_is_refused(large: bool, tmp_path: Path) -> None:
     access = Access(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_048)))
     task = SelectionTask(
-        PoolSource("q", []), Wanted(1), Spending(0), context=Context(memory=Visit().memory_limits(access))
+        PoolSource("q", []), Aim(1), Spending(0), context=Context(memory=Visit().memory_limits(access))
     )
 
     def prepared(size: int) -> PreparedRequest:

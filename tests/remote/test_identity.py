@@ -19,7 +19,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 def name(endpoint: Endpoint, answer: Any = None, address: str | None = None) -> str:
     """Return the name under which results of a server with this description are cached."""
-    description = endpoint.dialect.describe(orjson.dumps(answer), endpoint.model)
+    description = endpoint.format.describe(orjson.dumps(answer), endpoint.model)
     return identify(description, endpoint, address or endpoint.base).name
 
 

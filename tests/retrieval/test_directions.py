@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieval, Search
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import COUNT, FEWEST, Directions, DocumentStore
 
@@ -38,7 +38,7 @@ def opened(path: Path, dimension: int = DIMENSION, *, kind: str = "flat", lexica
     return LocalIndex("index", path)
 
 
-def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, depth: int = 300) -> Retrieved:
+def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, depth: int = 300) -> Retrieval:
     query = topical(1, seed=7, dimension=index.info.dimension)[0]
     return index.retrieve(Search("the river", depth, query, hybrid=hybrid, directions=directions))
 

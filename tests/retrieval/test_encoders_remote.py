@@ -256,7 +256,7 @@ async def test_remote_encoder_refuses_unusable_answers(wire: Callable[[], Wire],
 )
 def test_parse_reads_encoder_addresses(url: str, kind: str, base: str, model: str | None) -> None:
     found = parse(url)
-    assert (found.dialect.name, found.base, found.model) == (kind, base, model)
+    assert (found.format.name, found.base, found.model) == (kind, base, model)
 
 
 @pytest.mark.parametrize(

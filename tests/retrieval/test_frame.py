@@ -16,7 +16,7 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval.artifacts import Artifacts
-from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
+from boundarymorph.retrieval.document import Document, Retrieval, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.frame import (
     EMBEDDINGS_TYPE,
@@ -105,7 +105,7 @@ def pools(draw: st.DrawFn) -> Pool:
     source=st.sampled_from(get_args(VectorSource)),
 )
 def test_pool_frame_round_trips_bit_for_bit(pool: Pool, warnings: list[Notice], source: VectorSource) -> None:
-    back = decode_pool(encode_pool(Retrieved(pool, warnings, source)))
+    back = decode_pool(encode_pool(Retrieval(pool, warnings, source)))
     check_equal(pool, back.pool)
     assert (list(back.warnings), back.vectors) == (warnings, source)
 
@@ -121,7 +121,7 @@ def test_pool_frame_sends_stored_rows_as_float16(tmp_path: Path, dimension: int)
     np.testing.assert_array_equal(vectors, stored(rows))
     pool, mixed = pool_of(vectors), pool_of(np.concatenate([vectors[1:], unit_rows(rows[:1], []).astype("f4")]))
     for each, dtype in ((pool, "F16"), (mixed, "F32")):
-        frame = encode_pool(Retrieved(each))
+        frame = encode_pool(Retrieval(each))
         check_equal(each, decode_pool(frame).pool)
         assert dimension <= 8 or header_of(frame)["vectors"]["dtype"] == dtype
 
@@ -131,9 +131,9 @@ def test_pool_frame_carries_documents_and_artifacts() -> None:
     documents = {"0": Document("0", "ä text", "title", {"tags": ["a", 1]}), "1": Document("1", "")}
     made = Calibration("scorer", None, {"human": ProbabilityMap(0.5, -1.0, 1e-6)})
     artifacts = Artifacts("Photos.", "author.name", made)
-    found = decode_pool(encode_pool(Retrieved(pool, documents=documents, artifacts=artifacts)))
+    found = decode_pool(encode_pool(Retrieval(pool, documents=documents, artifacts=artifacts)))
     assert (found.documents, found.artifacts) == (documents, artifacts)
-    bare = load(encode_pool(Retrieved(pool)))
+    bare = load(encode_pool(Retrieval(pool)))
     del bare["artifacts"]  # as a retriever without artifacts sends it
     assert decode_pool(save(bare, METADATA)).artifacts == Artifacts()
 
@@ -141,7 +141,7 @@ def test_pool_frame_carries_documents_and_artifacts() -> None:
 def test_encode_pool_refuses_an_id_with_a_lone_surrogate() -> None:
     pool = pool_of(stored(np.eye(2)))
     with pytest.raises(InvalidInput, match="surrogate"):
-        encode_pool(Retrieved(Pool(["\ud800", "b"], pool.embeddings, pool.query, pool.scores)))
+        encode_pool(Retrieval(Pool(["\ud800", "b"], pool.embeddings, pool.query, pool.scores)))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def tensors() -> dict[str, NDArray[Any]]:
     pool = pool_of(stored(rng.standard_normal((3, 8))), bm25=np.arange(3.0))
     terms = np.array([[True, False, True], [False, False, True]])
     pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
-    found = load(encode_pool(Retrieved(pool, [Notice("no-effect", "careful")])))
+    found = load(encode_pool(Retrieval(pool, [Notice("no-effect", "careful")])))
     assert found.keys() == {"vectors", "query", "scores", "ids", "artifacts", "feature:bm25", "terms"}
     return found
 

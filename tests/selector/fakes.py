@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieval, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection import Pool
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Rounds, SelectionTask, Spending, Wanted
+from boundarymorph.selector.task import Aim, Rounds, SelectionTask, Spending
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 
@@ -32,10 +32,10 @@ class FakeRetriever:
         self.gone: set[str] = set()
         self.fetched: list[str] = []
 
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         self.clock.now += 3
         ids = IDS[: search.depth]
-        return Retrieved(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+        return Retrieval(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
@@ -60,12 +60,12 @@ class FakeRetriever:
 def task(budget: int = 6, k: int = 4, rounds: Rounds = 1_000, **fields: Any) -> SelectionTask:
     """Return a task for the index, with fields of any of its parts."""
     source = IndexSource("index", Search(QUERY, 30))
-    return changed(SelectionTask(source, Wanted(k), Spending(budget, rounds=rounds)), **fields)
+    return changed(SelectionTask(source, Aim(k), Spending(budget, rounds=rounds)), **fields)
 
 
 def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
     """Return the task with other values of its fields, or of fields of its parts."""
-    for part in ("wanted", "spending", "relevance", "report", "context"):
+    for part in ("aim", "spending", "relevance", "report", "context"):
         names = {field.name for field in dataclasses.fields(getattr(task, part))}
         given = {name: fields.pop(name) for name in names & fields.keys()}
         task = dataclasses.replace(task, **{part: dataclasses.replace(getattr(task, part), **given)})

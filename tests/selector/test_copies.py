@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.candidates import PoolSource
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieval, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection import Pool
 from boundarymorph.selector.documents import Grouping
@@ -34,9 +34,9 @@ class Copying(FakeRetriever):
         self.texts = dict(zip(IDS, texts, strict=True))
         self.strange = strange
 
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         vectors = [vector_of(id if self.strange else self.texts[id]) for id in IDS]
-        return Retrieved(Pool.from_embeddings(IDS, np.array(vectors), vector_of(search.query)))
+        return Retrieval(Pool.from_embeddings(IDS, np.array(vectors), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""

@@ -18,7 +18,7 @@ from boundarymorph.errors import (
     StorageFull,
 )
 from boundarymorph.inference.concurrency import RESERVE, Deadline
-from boundarymorph.retrieval.document import Document, Retrieved
+from boundarymorph.retrieval.document import Document, Retrieval
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, changed, task
@@ -140,7 +140,7 @@ class TestDeadline:
 
     async def test_deadline_before_the_pool_raises_deadline_exceeded(self, selector_of: MakeSelector) -> None:
         class Hanging(FakeRetriever):
-            async def retrieve(self, *_: object, **__: object) -> Retrieved:
+            async def retrieve(self, *_: object, **__: object) -> Retrieval:
                 await asyncio.Event().wait()
                 raise AssertionError
 

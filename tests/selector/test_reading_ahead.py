@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieval, Search
 from boundarymorph.selector import run
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, task
@@ -26,7 +26,7 @@ class Counting(FakeRetriever):
         self.came_with_pool: set[str] = set()
         self.fetches = 0
 
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         retrieved = await super().retrieve(index, search)
         self.came_with_pool = set(retrieved.pool.ids[: self.with_pool])
         return replace(retrieved, documents={id: Document(id, id) for id in self.came_with_pool})

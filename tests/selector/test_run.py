@@ -14,7 +14,7 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.remarks import script_notices
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, State
-from boundarymorph.selector.shared import Shared
+from boundarymorph.selector.shared import SharedState
 from boundarymorph.telemetry.tracing import Stopwatch
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, task
@@ -79,7 +79,11 @@ async def run() -> AsyncIterator[SelectionRun]:
     wanted, executor = task(budget=3), FairExecutor("test", threads=1)
     scores = CachingScorer(SeededScorer(), None).task_scores(wanted.query)
     yield SelectionRun(
-        wanted, wanted.source.candidates(FakeRetriever()), scores, Shared(executor), Observer(Stopwatch(time.monotonic))
+        wanted,
+        wanted.source.candidates(FakeRetriever()),
+        scores,
+        SharedState(executor),
+        Observer(Stopwatch(time.monotonic)),
     )
     await executor.close()
 

@@ -21,14 +21,15 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import LATE, Deadline
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieval, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.result import Interruption, Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import (
-    Accepted,
+    Acceptance,
+    Aim,
     Context,
     Goal,
     Relevance,
@@ -36,7 +37,6 @@ from boundarymorph.selector.task import (
     Rounds,
     SelectionTask,
     Spending,
-    Wanted,
 )
 from tests.clocks import VirtualLoop
 from tests.fakes.scorer import SeededScorer, score_of
@@ -92,10 +92,10 @@ class ScriptedRetriever(FakeRetriever):
         finally:
             self.running -= 1
 
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         await self._act()
         ids = sorted(self.texts)
-        return Retrieved(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+        return Retrieval(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
@@ -176,7 +176,7 @@ class SelectorMachine(RuleBasedStateMachine):
         return_documents=st.booleans(),
         reuse=st.booleans(),
         goal=st.sampled_from(["set", "order"]),
-        accepts=st.sampled_from(get_args(Accepted)),
+        accepts=st.sampled_from(get_args(Acceptance)),
     )
     def select(
         self,
@@ -191,7 +191,7 @@ class SelectorMachine(RuleBasedStateMachine):
         return_documents: bool,
         reuse: bool,
         goal: Goal,
-        accepts: Accepted,
+        accepts: Acceptance,
     ) -> None:
         if not self.retriever.texts:
             return
@@ -202,7 +202,7 @@ class SelectorMachine(RuleBasedStateMachine):
         deadline = Deadline(math.inf if seconds is None else self.loop.now + seconds, self.loop.time)
         task = SelectionTask(
             source,
-            Wanted(k),
+            Aim(k),
             Spending(budget, goal=goal, rounds=rounds, reuse=reuse, known=known),
             Relevance(method),
             Report(return_documents),
@@ -272,7 +272,7 @@ class SelectorMachine(RuleBasedStateMachine):
         chosen = [ids[position] for position in selection.documents]
         missed = self.retriever.missed & set(ids)
         assert not missed & set(chosen)
-        assert len(chosen) == len(set(chosen)) == min(task.wanted.k or 0, len(ids) - len(missed))
+        assert len(chosen) == len(set(chosen)) == min(task.aim.k or 0, len(ids) - len(missed))
         complete = result.stop_reason in StopReason
         assert complete == (result.stop_reason not in Interruption)
         known = brought + result.reused

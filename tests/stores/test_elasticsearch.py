@@ -12,7 +12,7 @@ from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import AttachedTable, StoreSettings
 from boundarymorph_stores.elasticsearch import ElasticsearchStore
 from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
 from tests.fakes.upstream import answer, slow, well
@@ -76,7 +76,7 @@ class TestFields(ReadOnly, StoreContract):
             for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
         }
         fill(server.behind, "fields", properties | {"price": {"type": "double"}}, rows)
-        attached = Attached(table="fields", text="body", title="head", vector="dense", search={"window": 7})
+        attached = AttachedTable(table="fields", text="body", title="head", vector="dense", search={"window": 7})
         return StoreCatalog(store(server), {"mine": attached}).get("mine")
 
 
@@ -121,7 +121,7 @@ def test_filter_is_exact_where_the_server_reads_values_differently(
 
 
 def test_large_index_is_searched_by_knn_with_a_warning(server: Cluster, small: str) -> None:
-    described = Attached(table=small, vector="embedding", search={"exact_up_to": 2})
+    described = AttachedTable(table=small, vector="embedding", search={"exact_up_to": 2})
     catalog = StoreCatalog(store(server), {"mine": described})
     found = catalog.get("mine").retrieve(Search("tram", 2, QUERIES[0], hybrid=True))
     assert found.warnings[0].slug == "approximate-search"
@@ -134,7 +134,7 @@ def test_large_index_is_searched_by_knn_with_a_warning(server: Cluster, small: s
 
 @pytest.mark.servers
 def test_mistakes_in_an_index_description_are_named(server: Cluster, small: str) -> None:
-    catalog = StoreCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
+    catalog = StoreCatalog(store(server), {"mine": AttachedTable(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")
     textless = Notice("documents-without-text", "1 candidate has no text")
     assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == [textless]
@@ -145,7 +145,7 @@ def test_mistakes_in_an_index_description_are_named(server: Cluster, small: str)
         ({"vector": "text"}, "holds no vectors"),
         ({"vector": "_id"}, "holds no vectors"),
     ):
-        attached = Attached(**{"table": small, "vector": "embedding", **wrong})
+        attached = AttachedTable(**{"table": small, "vector": "embedding", **wrong})
         with pytest.raises(RetrieverFailed, match=said):
             StoreCatalog(store(server), {"mine": attached}).get("mine")
     settings = StoreSettings(url=SecretStr(f"opensearch://127.0.0.1:{free_port()}"), timeout_seconds=1)

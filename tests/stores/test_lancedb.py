@@ -18,7 +18,7 @@ from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.settings import Attached
+from boundarymorph.settings import AttachedTable
 from boundarymorph_stores.lancedb import LanceStore
 from boundarymorph_stores.testing import (
     DIMENSION,
@@ -91,7 +91,9 @@ class TestColumns(StoreContract):
         for name in dict.fromkeys(name for each in COLUMNS for name in each.metadata):
             table = table.append_column(name, [[each.metadata.get(name) for each in COLUMNS]])
         lancedb.connect(folder).create_table("columns", table)
-        return StoreCatalog(LanceStore(str(folder)), {"mine": Attached(table="columns", title="title")}).get("mine")
+        return StoreCatalog(LanceStore(str(folder)), {"mine": AttachedTable(table="columns", title="title")}).get(
+            "mine"
+        )
 
 
 def pairs(rows: list[list[float]]) -> arrow.Array:
@@ -143,7 +145,7 @@ def test_large_table_is_searched_by_its_vector_index(tmp_path: Path) -> None:
     table.create_index("vector", config=IvfFlat(distance_type="cosine", num_partitions=4))
     search = {"exact_up_to": 10, "nprobes": 4}
     catalog = StoreCatalog(
-        LanceStore(str(tmp_path)), {"a": Attached(table="t", search=search), "exact": Attached(table="t")}
+        LanceStore(str(tmp_path)), {"a": AttachedTable(table="t", search=search), "exact": AttachedTable(table="t")}
     )
     found, exact = (catalog.get(name).retrieve(Search("", 500, np.ones(DIMENSION))) for name in ("a", "exact"))
     assert ([each.slug for each in found.warnings], list(exact.warnings)) == (["approximate-search"], [])
@@ -155,14 +157,14 @@ def test_large_table_is_searched_by_its_vector_index(tmp_path: Path) -> None:
 
 def test_mistakes_in_a_table_description_are_named(tmp_path: Path) -> None:
     table = fill(tmp_path, "tales", TYPED[:10])
-    catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
+    catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": AttachedTable(table="tales")}, schema_seconds=0)
     index = catalog.get("mine")
     assert len(index.retrieve(Search("", 50, QUERIES[0])).pool) == 10
     table.delete("id = 'plain'")  # changes by other programs are visible
     assert "plain" not in index.retrieve(Search("", 50, QUERIES[0])).pool.ids
     assert index.documents(["plain"]) == {}
     for wrong, said in (({"text": "body"}, "no column 'body'"), ({"vector": "text"}, "holds no vectors")):
-        attached = Attached(**{"table": "tales", **wrong})
+        attached = AttachedTable(**{"table": "tales", **wrong})
         with pytest.raises(RetrieverFailed, match=said):
             StoreCatalog(LanceStore(str(tmp_path)), {"mine": attached}).get("mine")
     lancedb.connect(tmp_path).drop_table("tales")

@@ -18,7 +18,7 @@ from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import AttachedTable, StoreSettings
 from boundarymorph_stores import milvus as stores
 from boundarymorph_stores.milvus import MilvusStore, MilvusTable
 from boundarymorph_stores.milvus_connection import MilvusConnection, Server
@@ -207,7 +207,7 @@ def test_attached_collection_with_numeric_ids_is_read(url: str) -> None:
     vectors, ids = unit(50, 8), [str(n - 20) for n in range(50)]
     rows = [{"pk": int(i), "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in zip(ids, vectors, strict=True)]
     fill(url, own, schema, rows, vector="emb", metric="IP")
-    described = Attached(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
+    described = AttachedTable(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
     index, search = catalog.get("papers"), Search("", 10, unit(1, 8, seed=1)[0])
     pool = index.retrieve(search).pool
@@ -270,7 +270,7 @@ def papers(url: str) -> Iterator[Index]:
     vectors = unit(len(ROWS), 4)
     rows = [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)]
     fill(url, name, schema, rows)
-    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": Attached(table=name)})
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": AttachedTable(table=name)})
     index = catalog.get("papers")
     read = index.documents([f"d{n}" for n in range(len(ROWS))])
     for n, row in enumerate(ROWS):

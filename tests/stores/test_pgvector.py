@@ -16,7 +16,7 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.settings import Attached
+from boundarymorph.settings import AttachedTable
 from boundarymorph_stores.pgvector import PgvectorStore
 from boundarymorph_stores.testing import (
     COUNT,
@@ -78,7 +78,7 @@ def literal(vector: NDArray[np.float32]) -> str:
     return "[" + ",".join(map(str, vector.tolist())) + "]"
 
 
-def catalog_of(port: int, **tables: Attached) -> StoreCatalog:
+def catalog_of(port: int, **tables: AttachedTable) -> StoreCatalog:
     opened.append(StoreCatalog(PgvectorStore(postgres.url(port), timeout=5), tables, schema_seconds=0))
     return opened[-1]
 
@@ -108,7 +108,7 @@ class TestColumns(ReadOnly, StoreContract):
             to_tsvector('simple', coalesce(title, '') || ' ' || text) AS found FROM whole""")
         connection.execute("INSERT INTO columns (id, text) VALUES ('without a vector', 'tram')")
         connection.execute("INSERT INTO columns (id, text, embedding) VALUES ('other', 'tram', '[1, 2]')")
-        attached = Attached(table="public.columns", vector="embedding", title="title", full_text="found")
+        attached = AttachedTable(table="public.columns", vector="embedding", title="title", full_text="found")
         return catalog_of(port, mine=attached).get("mine")
 
 
@@ -119,7 +119,7 @@ def test_times_become_texts_in_utc(port: int, connection: psycopg.Connection[Any
         several timestamp[])""")
     connection.execute("""INSERT INTO days VALUES ('a', 'tram', '[1, 0.5]', '-infinity', '2025-03-04', '{}'),
         ('b', 'tram', '[1, 0.5]', '2025-03-04T19:00:00.25-05:00', '2025-03-05', '{2025-03-05 12:00}')""")
-    index = catalog_of(port, mine=Attached(table="days", vector="embedding")).get("mine")
+    index = catalog_of(port, mine=AttachedTable(table="days", vector="embedding")).get("mine")
     assert index.documents(["b"])["b"].metadata == {
         "at": "2025-03-05T00:00:00.25+00:00",
         "day": "2025-03-05",
@@ -136,7 +136,7 @@ class TestFlaws(Flaws):
         connection.execute("CREATE TABLE flaws (id text, text text, embedding vector(2))")
         for id, text, vector in FLAWED:
             connection.execute("INSERT INTO flaws VALUES (%s, %s, %s::vector)", (id, text, str(vector)))
-        return catalog_of(port, mine=Attached(table="flaws", vector="embedding")).get("mine")
+        return catalog_of(port, mine=AttachedTable(table="flaws", vector="embedding")).get("mine")
 
 
 @settings(max_examples=times(25, 500), deadline=None, suppress_health_check=list(HealthCheck))
@@ -147,7 +147,7 @@ def test_pgvector_filters_match_like_python_filters(
     if connection.execute("SELECT to_regclass('drawn')").fetchone() == (None,):
         rows = [Document(str(n), "", metadata=row) for n, row in enumerate([*METADATA.values()][:COUNT])]
         fill(connection, "drawn", f"vector({DIMENSION})", rows)
-    catalog = catalog_of(port, drawn=Attached(table="drawn", vector="embedding", metadata=("metadata",)))
+    catalog = catalog_of(port, drawn=AttachedTable(table="drawn", vector="embedding", metadata=("metadata",)))
     index = catalog.get("drawn")
     found = set(index.retrieve(Search("", 1_000, np.ones(DIMENSION), filter=filter)).pool.ids)
     rows_there = index.documents([str(n) for n in range(COUNT)])
@@ -160,7 +160,9 @@ def test_large_table_is_searched_by_its_vector_index(port: int, connection: psyc
     connection.execute("CREATE INDEX ON large USING hnsw (embedding vector_cosine_ops)")
     connection.execute("ANALYZE large")
     exact, approximate = (
-        catalog_of(port, a=Attached(table="large", vector="embedding", metadata=("metadata",), search=search)).get("a")
+        catalog_of(port, a=AttachedTable(table="large", vector="embedding", metadata=("metadata",), search=search)).get(
+            "a"
+        )
         for search in ({}, {"exact_up_to": 10, "hnsw.ef_search": 40})
     )
     search = Search("tram", 100, QUERIES[0])
@@ -175,7 +177,7 @@ def test_large_table_is_searched_by_its_vector_index(port: int, connection: psyc
 @pytest.mark.servers
 def test_mistakes_in_a_table_description_are_named(port: int, connection: psycopg.Connection[Any]) -> None:
     fill(connection, "flawed", f"vector({DIMENSION})", DOCUMENTS[:5])
-    attached = Attached(table="flawed", vector="embedding", title="title", metadata=("metadata",))
+    attached = AttachedTable(table="flawed", vector="embedding", title="title", metadata=("metadata",))
     catalog = catalog_of(port, mine=attached)
     connection.execute("ALTER TABLE flawed RENAME COLUMN text TO body")
     with pytest.raises(RetrieverFailed, match="no column 'text'; its columns are id, body"):
@@ -215,7 +217,7 @@ def test_document_ids_may_be_numbers_or_uuids(
 def test_server_away_slow_or_restarted_raises_typed_errors() -> None:
     port = free_port()
     store = PgvectorStore(postgres.url(port), timeout=1)
-    catalog = StoreCatalog(store, {"mine": Attached(table="kept", vector="embedding", metadata=("metadata",))})
+    catalog = StoreCatalog(store, {"mine": AttachedTable(table="kept", vector="embedding", metadata=("metadata",))})
     with pytest.raises(RetrieverUnavailable, match="pgvector"):
         catalog.get("mine")
     search = Search("tram", 5, QUERIES[0])

@@ -16,7 +16,7 @@ from boundarymorph.retrieval.document import Document, Search, fingerprint
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import AttachedTable, StoreSettings
 from boundarymorph_stores import qdrant as stores
 from boundarymorph_stores.qdrant import QdrantStore
 from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, FLAWED, QUERIES, VECTORS, Flaws, ReadOnly, StoreContract
@@ -58,7 +58,7 @@ class TestMetadata(ReadOnly, StoreContract):
             for each in DOCUMENTS
         ]
         fill(client, "tales", rows)
-        attached = Attached(table="tales", id="key", text="page_content", title="title", metadata=("metadata",))
+        attached = AttachedTable(table="tales", id="key", text="page_content", title="title", metadata=("metadata",))
         yield StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
         client.close()
 
@@ -73,7 +73,7 @@ class TestFields(ReadOnly, StoreContract):
         fill(
             client, "tales", [{"key": e.id, "text": e.text, "head": e.title, **e.metadata} for e in DOCUMENTS], "dense"
         )
-        attached = Attached(table="tales", id="key", vector="dense", title="head")
+        attached = AttachedTable(table="tales", id="key", vector="dense", title="head")
         yield StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
         client.close()
 
@@ -85,17 +85,17 @@ class TestFlaws(Flaws):
         rows = [(vector, {"key": id, "text": text}) for id, text, vector in FLAWED]
         points = [models.PointStruct(id=n, vector=vector, payload=row) for n, (vector, row) in enumerate(rows)]
         client.upsert("t", points)
-        return StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key")}).get("mine")
+        return StoreCatalog(QdrantStore(client), {"mine": AttachedTable(table="t", id="key")}).get("mine")
 
 
 @pytest.mark.strangers
 def test_document_ids_may_be_numbers_texts_or_uuids(client: QdrantClient) -> None:
     fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
-    index = StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
+    index = StoreCatalog(QdrantStore(client), {"mine": AttachedTable(table="t", id="key", title="title")}).get("mine")
     assert sorted(index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids) == ["7", "7a"]
     assert index.documents(["7", "7a"]) == {"7": Document("7", "tram"), "7a": Document("7a", "bread")}
     client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
-    attached = Attached(table="theirs", title="title", metadata=("metadata",), writable=True)
+    attached = AttachedTable(table="theirs", title="title", metadata=("metadata",), writable=True)
     index = StoreCatalog(QdrantStore(client), {"theirs": attached}).get("theirs")
     kept = [Document("7", "one"), Document(id := str(UUID(int=5)), "two", "t", {"n": [1]})]
     index.upsert(kept, unit(2, 4))
@@ -126,7 +126,7 @@ def test_mistakes_in_a_collection_description_are_named(client: QdrantClient) ->
     fill(client, "tales", [{"text": "tram"}, {"body": "x"}, {"text": 7}])
     catalog = StoreCatalog(
         QdrantStore(client),
-        {"mine": Attached(table="tales"), "large": Attached(table="tales", search={"exact_up_to": 1})},
+        {"mine": AttachedTable(table="tales"), "large": AttachedTable(table="tales", search={"exact_up_to": 1})},
         schema_seconds=0,
     )
     index = catalog.get("mine")
@@ -138,7 +138,7 @@ def test_mistakes_in_a_collection_description_are_named(client: QdrantClient) ->
     with pytest.raises(RetrieverUnavailable, match="Qdrant"):
         list(QdrantStore.connect(settings).columns())
     with pytest.raises(RetrieverFailed, match="no vector 'dense'; it has vector"):
-        StoreCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
+        StoreCatalog(QdrantStore(client), {"m": AttachedTable(table="tales", vector="dense")}).get("m")
     client.delete_collection("tales")
     for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: catalog.get("mine")):
         with pytest.raises(UnknownIndex):

@@ -21,7 +21,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import guess_columns
-from boundarymorph.settings import SERVICE, Attached, Settings
+from boundarymorph.settings import SERVICE, AttachedTable, Settings
 from boundarymorph_stores.milvus import MilvusStore
 from boundarymorph_stores.milvus_connection import MilvusConnection
 from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, FLAWED, QUERIES, VECTORS, Flaws, ReadOnly, StoreContract
@@ -41,7 +41,7 @@ class TestMilvusAttached(ReadOnly, StoreContract):
     @pytest.fixture(scope="class")
     @classmethod
     def index(cls, articles: MilvusStore) -> Index:
-        return StoreCatalog(articles, {"mine": Attached(table="articles", title="title")}).get("mine")
+        return StoreCatalog(articles, {"mine": AttachedTable(table="articles", title="title")}).get("mine")
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ class TestMilvusFlaws(Flaws):
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)
         schema.add_field("text", DataType.VARCHAR, max_length=100, nullable=True)
         milvus.fill(url, "flawed", schema, list(known.values()))
-        return StoreCatalog(articles, {"mine": Attached(table="flawed")}).get("mine")
+        return StoreCatalog(articles, {"mine": AttachedTable(table="flawed")}).get("mine")
 
 
 def test_columns_of_framework_tables_are_guessed() -> None:
     langchain = {"langchain_id": "", "content": "", "embedding": "vector", "langchain_metadata": "json"}
-    assert guess_columns("t", langchain) == Attached(
+    assert guess_columns("t", langchain) == AttachedTable(
         table="t", id="langchain_id", text="content", vector="embedding", metadata=("langchain_metadata",)
     )
     assert guess_columns("t", {"id": "", "text": "", "a": "vector", "b": "vector"}) is None
@@ -87,7 +87,7 @@ async def test_catalogs_find_an_index_by_its_name_or_store(articles: MilvusStore
     base = LocalCatalog(tmp_path / "indexes")
     base.create("notes", encoder=None, dimension=4)
     away = MilvusStore(MilvusConnection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
-    shelf = StoreCatalog(articles, {"books": Attached(table="articles")})
+    shelf = StoreCatalog(articles, {"books": AttachedTable(table="articles")})
     catalogs = Catalogs(base, {"lake": StoreCatalog(articles, {}), "away": StoreCatalog(away, {}), "shelf": shelf})
     catalogs.check()  # only of this machine: an unavailable store does not make the service unready
     for name in ("articles", "lake/articles", "books", "shelf/books"):
@@ -126,7 +126,7 @@ class Fitting(SeededEncoder):
 
 
 async def test_encoder_of_a_store_is_checked_with_one_document(articles: MilvusStore) -> None:
-    attached = Attached(table="articles", title="title", encoder=SERVICE)
+    attached = AttachedTable(table="articles", title="title", encoder=SERVICE)
     right = {each.content: vector for each, vector in zip(DOCUMENTS, VECTORS, strict=True)}
     wrong = dict(zip(right, unit(len(right), DIMENSION, seed=99), strict=True))
     short = dict(zip(right, unit(len(right), DIMENSION - 1), strict=True))

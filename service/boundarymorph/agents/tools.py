@@ -41,7 +41,7 @@ INSTRUCTIONS = (
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 UNCHECKED = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 Function = TypeVar("Function", bound=Callable[..., Any])
-Called = Context[Service, Any]  # carries the service that a tool calls
+ToolContext = Context[Service, Any]  # carries the service that a tool calls
 Query = Annotated[QueryText, Field(description="What the documents should be about.")]
 IndexName = Annotated[str | None, Field(min_length=1, description="The index to search, needed if there are several.")]
 FILTER = (
@@ -50,13 +50,13 @@ FILTER = (
 )
 Filter = Annotated[dict[str, Any] | None, Field(description=FILTER)]
 DISTINCT = "true: no text twice. A field of the metadata: only the best document for each of its values."
-Excluded = Annotated[Array[str] | None, Field(description="The ids of documents that you have already.")]
+KnownIds = Annotated[Array[str] | None, Field(description="The ids of documents that you have already.")]
 BUDGET = 'How many documents may be judged; more are better and slower. "auto" stops when more would hardly help.'
 
 
 class _Server(MCPServer[Service]):
     async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Called | None = None
+        self, name: str, arguments: dict[str, Any], context: ToolContext | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool.
 
@@ -143,7 +143,7 @@ class Exchange(Response):
     "does not answer the query."
 )
 async def select_documents(
-    context: Called,
+    context: ToolContext,
     query: Query,
     index: IndexName = None,
     k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default."),
@@ -153,7 +153,7 @@ async def select_documents(
     min_relevance: float | None = Field(None, ge=0, le=1, description="The least relevance of a document."),
     filter: Filter = None,
     distinct: bool | str | None = Field(None, description=DISTINCT),
-    exclude_ids: Excluded = None,
+    exclude_ids: KnownIds = None,
     budget: int | Literal["auto"] | None = Field(None, description=BUDGET),
 ) -> CallToolResult:
     service = context.request_context.lifespan_context
@@ -185,7 +185,7 @@ async def select_documents(
     "The indexes that you may search: how many documents each has, and the fields of their metadata with "
     "some values, for filter and distinct. Call it once, before select_documents."
 )
-async def list_indexes(context: Called) -> CallToolResult:
+async def list_indexes(context: ToolContext) -> CallToolResult:
     service = context.request_context.lifespan_context
     found = await service.get("/indexes")
     indexes: list[dict[str, Any]] = [{"name": each["name"], "documents": each["count"]} for each in found["indexes"]]
@@ -206,7 +206,7 @@ async def list_indexes(context: Called) -> CallToolResult:
     "The titles of the 10 documents that are most relevant to a query. fetch has their texts; "
     "select_documents does both at once."
 )
-async def search(context: Called, query: Query, index: IndexName = None) -> CallToolResult:
+async def search(context: ToolContext, query: Query, index: IndexName = None) -> CallToolResult:
     service = context.request_context.lifespan_context
     index = index or await _only_index(service)
     found = (await service.select({"query": query, "index": index, "k": DEFAULT_K}))["documents"]
@@ -219,7 +219,7 @@ async def search(context: Called, query: Query, index: IndexName = None) -> Call
     "has a next_offset, there is more: call it again with this offset."
 )
 async def fetch(
-    context: Called,
+    context: ToolContext,
     id: str = Field(min_length=1, description="An id from search or select_documents, unchanged."),
     offset: int = Field(0, ge=0, description="The characters of the text to skip: a next_offset."),
 ) -> CallToolResult:

@@ -201,7 +201,7 @@ async def while_connected(
         await end((working, leaving))
 
 
-class Streamed(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """A response that sends its body as long as the client is connected.
 
     If the client disconnects, the task that sends is cancelled once, and its end is awaited. Starlette's class cancels

@@ -169,8 +169,8 @@ async def scorer(parts: Annotated[Parts, Depends(ready_parts)]) -> BatchingScore
 
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Lifecycle, Depends(service)]
-CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
-BehalfOf = Annotated[str, Depends(caller_name)]
-BuiltOf = Annotated[Parts, Depends(built_parts)]
-ReadyOf = Annotated[Parts, Depends(ready_parts)]
+KeyOf = Annotated[str, Depends(allowed(Scope.SELECT))]
+CallerName = Annotated[str, Depends(caller_name)]
+PartsOf = Annotated[Parts, Depends(built_parts)]
+ReadyPartsOf = Annotated[Parts, Depends(ready_parts)]
 ScorerOf = Annotated[Any, Depends(scorer)]

@@ -37,10 +37,10 @@ async def _remote(parts: Annotated[Any, Depends(built_parts)]) -> RemoteRetrieve
     return found
 
 
-RemoteOf = Annotated[RemoteRetriever, Depends(_remote)]
+RetrieverOf = Annotated[RemoteRetriever, Depends(_remote)]
 
 
-class _ForwardedResponse(bodies.Streamed):
+class _ForwardedResponse(bodies.StreamedResponse):
     """A response that streams the retriever's, closes it at the end, and breaks off if it does."""
 
     def __init__(self, answer: PeerResponse) -> None:
@@ -57,12 +57,12 @@ class _ForwardedResponse(bodies.Streamed):
             self._answer.close()
 
 
-async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
+async def _forward(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """Answer as the retriever does, streaming both bodies."""
     return _ForwardedResponse(await _answer(request, access, retriever))
 
 
-async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
+async def _list(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
     caller, answer = permitted_caller(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:

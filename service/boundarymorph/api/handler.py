@@ -113,7 +113,7 @@ async def make_answer(
     return content, headers
 
 
-class _Events(bodies.Streamed):
+class _Events(bodies.StreamedResponse):
     """A response that sends events, and releases resources when it ends for any reason."""
 
     def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack) -> None:

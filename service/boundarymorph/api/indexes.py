@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems, schemas
-from boundarymorph.api.dependencies import AccessOf, BehalfOf, BuiltOf, allowed, permitted_caller, prefers_media_type
+from boundarymorph.api.dependencies import AccessOf, CallerName, PartsOf, allowed, permitted_caller, prefers_media_type
 from boundarymorph.api.middleware import ENCODED_SLASH
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
@@ -84,10 +84,10 @@ REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadRepor
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexList:
+async def list_indexes(request: Request, access: AccessOf, caller: CallerName, indexes: PartsOf) -> IndexList:
     """List the indexes that the key may use, and the indexes that cannot be read."""
     sees = permitted_caller(request).sees
-    listed = await access.work.read.run(indexes.catalog.list, sees, caller=behalf)
+    listed = await access.work.read.run(indexes.catalog.list, sees, caller=caller)
     found = [index for index in listed if sees(index.name)]  # the key may not name a store that does not answer
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
@@ -107,7 +107,7 @@ async def list_indexes(request: Request, access: AccessOf, behalf: BehalfOf, ind
     responses={201: {"model": IndexDescription}, **openapi.problems(404, 409, 413, 422, 503, 507)},
 )
 async def create_index(
-    name: str, request: Request, response: Response, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
+    name: str, request: Request, response: Response, access: AccessOf, caller: CallerName, indexes: PartsOf
 ) -> IndexDescription:
     """Create the index, or confirm that it exists with this configuration.
 
@@ -126,14 +126,14 @@ async def create_index(
     ensure = partial(
         indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=kind, lexical=wanted.lexical
     )
-    response.status_code = 201 if await access.work.write.run(ensure, caller=behalf) else 200
-    return await access.work.write.run(indexes.catalog.describe, name, caller=behalf)
+    response.status_code = 201 if await access.work.write.run(ensure, caller=caller) else 200
+    return await access.work.write.run(indexes.catalog.describe, name, caller=caller)
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexDescription:
+async def describe_index(name: str, access: AccessOf, caller: CallerName, indexes: PartsOf) -> IndexDescription:
     """Return the index's number of documents, dimension, encoder, and more."""
-    return await access.work.read.run(indexes.catalog.describe, name, caller=behalf)
+    return await access.work.read.run(indexes.catalog.describe, name, caller=caller)
 
 
 @router.put(
@@ -144,11 +144,13 @@ async def describe_index(name: str, access: AccessOf, behalf: BehalfOf, indexes:
     openapi_extra=openapi.body(Describe),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def describe_documents(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
+async def describe_documents(
+    name: str, request: Request, access: AccessOf, caller: CallerName, indexes: PartsOf
+) -> None:
     """Store a description of the documents, for people and language models that choose an index."""
     given = await bodies.read_model(request, access, Describe)
     description = given.description.strip() or None
-    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description), caller=behalf)
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description), caller=caller)
 
 
 @router.get(
@@ -157,9 +159,9 @@ async def describe_documents(name: str, request: Request, access: AccessOf, beha
     summary="Read the artifacts of an index",
     responses=openapi.problems(404, 422, 503),
 )
-async def read_artifacts(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexArtifacts:
+async def read_artifacts(name: str, access: AccessOf, caller: CallerName, indexes: PartsOf) -> IndexArtifacts:
     """Return the description, the default `distinct` and the calibration of the index."""
-    found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read(), caller=behalf)
+    found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read(), caller=caller)
     return IndexArtifacts.model_validate(asdict(found))
 
 
@@ -171,13 +173,13 @@ async def read_artifacts(name: str, access: AccessOf, behalf: BehalfOf, indexes:
     openapi_extra=openapi.body(IndexArtifacts),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def change_artifacts(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
+async def change_artifacts(name: str, request: Request, access: AccessOf, caller: CallerName, indexes: PartsOf) -> None:
     """Replace the artifacts that the body names; null removes one."""
     given = await bodies.read_model(request, access, IndexArtifacts)
     changes = given.model_dump(exclude_unset=True)
     if given.calibration is not None:
         changes["calibration"] = Calibration.from_json(given.calibration)
-    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes), caller=behalf)
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes), caller=caller)
 
 
 @router.delete(
@@ -187,9 +189,9 @@ async def change_artifacts(name: str, request: Request, access: AccessOf, behalf
     summary="Delete an index",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_index(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
+async def delete_index(name: str, access: AccessOf, caller: CallerName, indexes: PartsOf) -> None:
     """Remove the index with its documents, description, and calibration."""
-    await access.work.write.run(indexes.catalog.delete, name, caller=behalf)
+    await access.work.write.run(indexes.catalog.delete, name, caller=caller)
 
 
 @router.post(
@@ -204,8 +206,8 @@ async def upsert_documents(
     name: str,
     request: Request,
     access: AccessOf,
-    behalf: BehalfOf,
-    indexes: BuiltOf,
+    caller: CallerName,
+    indexes: PartsOf,
     strict: Annotated[bool, Query(description="Whether to write nothing if any document is invalid.")] = False,
 ) -> UploadReport | Response:
     """Add the documents of a streamed NDJSON body of any length, or of a JSON array.
@@ -214,16 +216,16 @@ async def upsert_documents(
     id; an unchanged document costs nothing. Invalid lines are skipped and listed. With `Accept: application/x-ndjson`,
     the answer has lines with the progress, and finally the report.
     """
-    run = access.work.write.bind(behalf)
-    index = await run(indexes.catalog.get, name, behalf)
+    run = access.work.write.bind(caller)
+    index = await run(indexes.catalog.get, name, caller)
     entries = await _entries(request, index.info.dimension, access, run)
     spooled = bodies.spooling(request, access)
     reports = _count_written(
-        ingest_batches(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=behalf)
+        ingest_batches(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=caller)
     )
     report = await anext(reports)
     if prefers_media_type(request, NDJSON[0]):
-        return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
+        return _UploadResponse(_lines(request, report, reports), media_type=NDJSON[0])
     async for latest in reports:
         report = latest
     return _final_report(report)
@@ -237,7 +239,7 @@ async def upsert_documents(
     responses=openapi.problems(404, 413, 422, 503),
 )
 async def delete_documents(
-    name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
+    name: str, request: Request, access: AccessOf, caller: CallerName, indexes: PartsOf
 ) -> DeleteReport:
     """Delete documents, which searches that begin after the answer do not find."""
     wanted = await bodies.read_model(request, access, DeleteDocuments)
@@ -246,10 +248,10 @@ async def delete_documents(
         filter.refuse_everything()
 
     def delete() -> int:
-        index = indexes.catalog.get(name, behalf)
+        index = indexes.catalog.get(name, caller)
         return index.delete(wanted.ids or ()) if filter is None else index.delete_matching(filter)
 
-    return DeleteReport(deleted=await bodies.while_connected(request, access.work.write.run(delete, caller=behalf)))
+    return DeleteReport(deleted=await bodies.while_connected(request, access.work.write.run(delete, caller=caller)))
 
 
 @router.get(
@@ -262,8 +264,8 @@ async def delete_documents(
 async def list_documents(
     name: str,
     access: AccessOf,
-    behalf: BehalfOf,
-    indexes: BuiltOf,
+    caller: CallerName,
+    indexes: PartsOf,
     after: Annotated[str, Query(description="The id after which the page begins.")] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="The most documents of the page.")] = 100,
 ) -> Response:
@@ -272,7 +274,7 @@ async def list_documents(
     A page of large documents has fewer than `limit`. Others may write between two pages.
     """
     most = min(access.settings.limits.body_bytes, STOP)
-    page = await access.work.read.run(_page, indexes.catalog, name, behalf, after, limit, most, caller=behalf)
+    page = await access.work.read.run(_page, indexes.catalog, name, caller, after, limit, most, caller=caller)
     return Response(page, media_type="application/json")
 
 
@@ -282,12 +284,12 @@ async def list_documents(
     summary="Describe an index and a sample of it",
     responses=openapi.problems(404, 422, 503),
 )
-async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexStatistics:
+async def statistics(name: str, access: AccessOf, caller: CallerName, indexes: PartsOf) -> IndexStatistics:
     """Return the description of the index, and lengths and metadata of sampled documents.
 
     The sample of an index with large documents is smaller.
     """
-    return await access.work.read.run(_statistics, indexes.catalog, name, behalf, caller=behalf)
+    return await access.work.read.run(_statistics, indexes.catalog, name, caller, caller=caller)
 
 
 @router.get(
@@ -297,9 +299,9 @@ async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: Bui
     response_model=StoredDocument,
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> Response:
+async def read_document(name: str, id: str, access: AccessOf, caller: CallerName, indexes: PartsOf) -> Response:
     """Return the document's text, title, and metadata."""
-    found = await access.work.read.run(_document, indexes.catalog, name, behalf, id, caller=behalf)
+    found = await access.work.read.run(_document, indexes.catalog, name, caller, id, caller=caller)
     return Response(found, media_type="application/json")
 
 
@@ -309,12 +311,12 @@ async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, 
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> DeleteReport:
+async def delete_document(name: str, id: str, access: AccessOf, caller: CallerName, indexes: PartsOf) -> DeleteReport:
     """Delete the document, or answer with 404 if it does not exist.
 
     For ids such as `..`, which clients resolve as paths, delete by a list of ids.
     """
-    if not await access.work.write.run(lambda: indexes.catalog.get(name, behalf).delete([id]), caller=behalf):
+    if not await access.work.write.run(lambda: indexes.catalog.get(name, caller).delete([id]), caller=caller):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
 
@@ -358,7 +360,7 @@ def _field(values: Sequence[Any]) -> FieldStatistics:
     return FieldStatistics(documents=len(values), values=len(different), examples=short[:EXAMPLES])
 
 
-class _WhileUploading(StreamingResponse):
+class _UploadResponse(StreamingResponse):
     """A response that sends lines while the route still reads the body."""
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from boundarymorph.access.callers import Scope
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
-from boundarymorph.api.dependencies import JSON, AccessOf, BehalfOf, ReadyOf, allowed, permitted_caller
+from boundarymorph.api.dependencies import JSON, AccessOf, CallerName, ReadyPartsOf, allowed, permitted_caller
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import check_bound
 from boundarymorph.retrieval import frame
@@ -97,7 +97,7 @@ def _post(
 
 
 @_post("/retrieve", "Retrieve a pool", Retrieve, 404, 409, media_type=frame.POOL_TYPE)
-async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
+async def retrieve(request: Request, access: AccessOf, caller: CallerName, parts: ReadyPartsOf) -> Response:
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.read_model(request, access, Retrieve)
@@ -126,7 +126,7 @@ async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: 
 
 
 @_post("/documents", "Read documents", Ids, 404)
-async def documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
+async def documents(request: Request, access: AccessOf, caller: CallerName, parts: ReadyPartsOf) -> Response:
     """Return the text, title, and metadata of existing documents, in the order of the ids.
 
     If they are large, only the first of them are returned.
@@ -140,7 +140,7 @@ async def documents(request: Request, access: AccessOf, caller: BehalfOf, parts:
 
 
 @_post("/characters", "Measure documents", Ids, 404)
-async def characters(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
+async def characters(request: Request, access: AccessOf, caller: CallerName, parts: ReadyPartsOf) -> Response:
     """Return the lengths of title and text together, in the order of the ids.
 
     The length of a missing document is null.
@@ -152,7 +152,7 @@ async def characters(request: Request, access: AccessOf, caller: BehalfOf, parts
 
 
 @_post("/embed/query", "Encode a query", Query, media_type=frame.EMBEDDINGS_TYPE)
-async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
+async def embed_query(request: Request, access: AccessOf, caller: CallerName, parts: ReadyPartsOf) -> Response:
     """Return a float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.read_model(request, access, Query)
@@ -163,7 +163,7 @@ async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, part
 
 
 @_post("/embed/documents", "Encode documents", Texts, media_type=frame.EMBEDDINGS_TYPE)
-async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
+async def embed_documents(request: Request, access: AccessOf, caller: CallerName, parts: ReadyPartsOf) -> Response:
     """Return float32 unit vectors in the safetensors format, and the name of their encoder.
 
     They are in the order of the texts.

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import handler, openapi
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted_caller
+from boundarymorph.api.dependencies import AccessOf, KeyOf, PartsOf, ServiceOf, permitted_caller
 from boundarymorph.api.handler import PreparedRequest
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.select_answers import SelectResponse
@@ -36,7 +36,7 @@ FEW = 100  # documents or calls of an answer that is short enough for the event 
         **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504),
     },
 )
-async def select(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Response:
+async def select(request: Request, access: AccessOf, key: KeyOf, service: ServiceOf, parts: PartsOf) -> Response:
     """Return the set for candidates of an index or of the request, most relevant first.
 
     Each document has its score, or the score that is expected from its scored neighbours. If the caller disconnects,

@@ -40,9 +40,9 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         id=uuid4().hex,
         documents=_documents(result, task),
         pool_size=len(result.pool),
-        k=None if task.wanted.target else task.wanted.k,
-        max_tokens=task.wanted.max_tokens,
-        min_relevance=task.wanted.min_relevance,
+        k=None if task.aim.target else task.aim.k,
+        max_tokens=task.aim.max_tokens,
+        min_relevance=task.aim.min_relevance,
         relevance="human" if result.human else "scorer",
         calibration=result.calibration,
         scorer=ScorerInUse(model=result.model, trust=result.trust),
@@ -100,7 +100,7 @@ def _gains(outlook: Outlook) -> dict[str, float]:
 
 
 def _next(result: SelectionResult, task: SelectionTask) -> list[NextDocument] | None:
-    if task.wanted.target is None or result.proposals is None:
+    if task.aim.target is None or result.proposals is None:
         return None
     found = []
     for position, probability in zip(result.proposals.documents, result.proposals.relevance.tolist(), strict=True):
@@ -120,7 +120,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
         worth = None if selection.value is None else float(selection.value[rank - 1])
         read, passage = result.documents.get(pool.ids[position]), result.passages.by_id.get(pool.ids[position])
         document = (read if passage is None else passage.document) if with_text else None
-        value = [] if task.wanted.distinct is None or read is None else task.wanted.distinct.value(read)
+        value = [] if task.aim.distinct is None or read is None else task.aim.distinct.value(read)
         chosen.append(
             SelectedDocument(
                 id=result.passages.document_id(pool.ids[position]),

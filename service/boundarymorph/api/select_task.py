@@ -29,7 +29,8 @@ from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.documents import UNLIMITED, Grouping, MemoryLimits
 from boundarymorph.selector.task import (
-    Accepted,
+    Acceptance,
+    Aim,
     Context,
     Relevance,
     Report,
@@ -37,7 +38,6 @@ from boundarymorph.selector.task import (
     SelectionTask,
     Spending,
     Target,
-    Wanted,
     WeightedSource,
 )
 from boundarymorph.settings import Limits, Settings
@@ -47,7 +47,7 @@ FEW_CALLS = 50  # most calls for which the main directions of vectors suffice
 READ_AHEAD = 200  # documents that come with a pool; most documents that are read later are among them
 USUAL_WINDOW = 512  # tokens, assumed for a scorer with an unknown window if the request asks for passages
 # By the value of on_failure.
-ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}
+ACCEPTANCES: dict[str | None, Acceptance] = {"error": "complete", None: "scored", "degrade": "anything"}
 
 
 def task_of(
@@ -114,14 +114,14 @@ def context_of(
     """Return the context of a request with these fields; see `task_of` for the other arguments."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.from_request(arrival, min(seconds, settings.limits.deadline_seconds))
-    return Context(caller, tenant, deadline, ACCEPTED[on_failure], memory)
+    return Context(caller, tenant, deadline, ACCEPTANCES[on_failure], memory)
 
 
-def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
+def _wanted(request: SelectRequest, settings: Settings) -> Aim:
     limits, objective, max_tokens = settings.limits, request.objective, request.max_tokens
     k = request.k or settings.k
     least = LIKELY if objective and request.min_relevance is None else request.min_relevance
-    wanted = Wanted(
+    wanted = Aim(
         k=limits.k if objective else None if max_tokens is not None else k,
         max_tokens=max_tokens,
         min_relevance=least,
@@ -129,7 +129,7 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
         negligible=settings.negligible if max_tokens is not None and least is None else 0.0,
         diversity=request.diversity,
         target=None if objective is None else Target(objective.find, objective.within),
-        excluded=frozenset(request.exclude_ids or ()),
+        excluded_ids=frozenset(request.exclude_ids or ()),
     )
     check_bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
     check_bound("k", wanted.k or 0, limits.k, "documents")

@@ -31,7 +31,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 LONGEST_PASSAGE = 100_000  # characters
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
 
-AsJson = Annotated[bool, option("Print what the route of the API answers.", "--json")]
+JsonOption = Annotated[bool, option("Print what the route of the API answers.", "--json")]
 
 app = typer.Typer(
     help="Build, list, and delete indexes on this machine and in stores. A running service sees every change.",
@@ -126,7 +126,7 @@ def build_index(options: Build) -> None:
 
 
 @app.command("list")
-def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
+def list_indexes(as_json: JsonOption = False, data_directory: DataDirectory = None) -> None:
     """List the indexes by name. Exits with 1 if one cannot be read."""
     from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex
 
@@ -161,7 +161,7 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 
 
 @app.command("info")
-def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
+def describe_index(name: Name, as_json: JsonOption = False, data_directory: DataDirectory = None) -> None:
     """Describe an index.
 
     For an `ivf` index, this includes its recall when it was trained, measured on its own vectors.

@@ -12,7 +12,7 @@ from boundarymorph.scoring.rerankers import RERANKERS
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.server.process import Create
+    from boundarymorph.server.process import AppFactory
 
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ports, so that all servers can run on one machine
 IndexStore = Annotated[str | None, option("Name of the --store in which indexes are made.", default="this machine")]
@@ -75,14 +75,14 @@ def serve(options: ServiceOptions) -> None:
     )
 
 
-def _run(create: Create, name: str, default_port: int | None = None, **given: Any) -> NoReturn:
+def _run(factory: AppFactory, name: str, default_port: int | None = None, **given: Any) -> NoReturn:
     """Serve an application with the settings that are not None, and exit."""
     from boundarymorph.server import process
 
     settings = Settings.load(**given)
     if default_port is not None and "port" not in settings.model_fields_set:
         settings = settings.model_copy(update={"port": default_port})
-    raise typer.Exit(process.serve(create, settings, name))
+    raise typer.Exit(process.serve(factory, settings, name))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from boundarymorph.inference.models import DeviceLost, Model, ModelRole, OutOfMe
 
 Owner = TypeVar("Owner")
 ModelType = TypeVar("ModelType", bound=Model)
-Tokenize = Callable[[], Sequence[TokenSequence]]
+Tokenization = Callable[[], Sequence[TokenSequence]]
 
 LOOK_AHEAD = 8  # number of batches whose sequences are searched for similar lengths
 TOKENIZER_THREADS = 4
@@ -257,7 +257,7 @@ class Batcher(Generic[ModelType]):
 
     async def run(
         self,
-        tokenize: Tokenize,
+        tokenize: Tokenization,
         characters: Iterable[int],
         *,
         deadline: float | None = None,
@@ -335,7 +335,7 @@ class Batcher(Generic[ModelType]):
         self._metrics.close()
 
     async def _tokenize(
-        self, tokenize: Tokenize, guess: int, due: float, deadline: float | None, admitted: bool, caller: str
+        self, tokenize: Tokenization, guess: int, due: float, deadline: float | None, admitted: bool, caller: str
     ) -> Sequence[TokenSequence]:
         expected = (due, guess, caller)
         with self._changed:

@@ -70,16 +70,16 @@ class _Server(Peer):
             role,
             api_key=api_key,
             connections=connections,
-            paid=endpoint.dialect.paid,
-            ours=endpoint.dialect.name == "boundarymorph",
+            paid=endpoint.format.paid,
+            ours=endpoint.format.name == "boundarymorph",
         )
-        self.endpoint, self.dialect = endpoint, endpoint.dialect
+        self.endpoint, self.format = endpoint, endpoint.format
         self.description: Description | None = None
         self.asked_at = 0
         self.describing = asyncio.Lock()
 
     def forget(self) -> None:
-        if self.dialect.description_path is not None:
+        if self.format.description_path is not None:
             self.description = None
 
 
@@ -124,16 +124,16 @@ class RemoteModel:
         ]
         self._role, self._clock = role, clock
         self._timeout, self._attempt_timeout = timeout, attempt_timeout
-        one_by_one = all(endpoint.dialect.most_texts == 1 for endpoint in endpoints)
+        one_by_one = all(endpoint.format.most_texts == 1 for endpoint in endpoints)
         self._concurrency = max(1, connections // (1 if one_by_one else SHARE))
-        limits = (endpoint.dialect.most_bytes for endpoint in endpoints)
+        limits = (endpoint.format.most_bytes for endpoint in endpoints)
         self._most_bytes = min((limit for limit in limits if limit is not None), default=None)
         requests = max(1, connections // max(1, len(endpoints)))
         self._balancer = Balancer(self._servers, role, requests=requests, clock=clock, seed=seed)
         self._connected = False
         for server in self._servers:
-            if server.dialect.description_path is None:  # its model is named by its URL
-                configured = server.dialect.configured(str(server.endpoint.model))
+            if server.format.description_path is None:  # its model is named by its URL
+                configured = server.format.configured(str(server.endpoint.model))
                 server.description = identify(configured, server.endpoint, self._servers[0].base)
                 try:
                     self._balancer.serves(server, server.description.name)
@@ -155,7 +155,7 @@ class RemoteModel:
     def name(self) -> str:
         """The model as its servers name it; before, the kind of server with the model or the host."""
         first = self._servers[0]
-        return self.identity or f"{first.dialect.name}:{first.endpoint.model or urlsplit(first.base).netloc}"
+        return self.identity or f"{first.format.name}:{first.endpoint.model or urlsplit(first.base).netloc}"
 
     @property
     def max_length(self) -> int | None:
@@ -212,7 +212,7 @@ class RemoteModel:
             except BoundaryMorphError:  # the calls below report the problem
                 log.debug("no %s has described itself", self._role.name, exc_info=True)
         described = [known.texts for known in self.descriptions]
-        most = min(described or [server.dialect.most_texts for server in self._servers])
+        most = min(described or [server.format.most_texts for server in self._servers])
         parts = chunks(context, texts, most, self._most_bytes)
         slots = asyncio.Semaphore(self._concurrency)
 
@@ -242,12 +242,12 @@ class RemoteModel:
         OtherModel.
         """
         async with server.describing:
-            known, path = server.description, server.dialect.description_path
+            known, path = server.description, server.format.description_path
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
-                kind = f"is this a server of the kind '{server.dialect.name}'?"
+                kind = f"is this a server of the kind '{server.format.name}'?"
                 try:
                     body = await server.fetch(path, None, deadline.budget(DESCRIPTION_TIMEOUT), caller=caller)
-                    known = server.dialect.describe(body, server.endpoint.model)
+                    known = server.format.describe(body, server.endpoint.model)
                     known = identify(known, server.endpoint, self._servers[0].base)
                 except KeyRefused as failure:
                     raise Mismatch(str(failure)) from failure
@@ -293,16 +293,16 @@ class RemoteModel:
         self, server: _Server, description: Description, context: TextContext, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
         with self._observed(server):
-            budget, dialect = deadline.budget(self._attempt_timeout), server.dialect
-            request = dialect.request(description.model, context, texts, budget.seconds)
+            budget, wire_format = deadline.budget(self._attempt_timeout), server.format
+            request = wire_format.request(description.model, context, texts, budget.seconds)
             content = encode_json(request.body)
             try:
                 body = await server.fetch(
                     request.path,
                     content,
                     budget,
-                    most=dialect.most_answer(content, len(texts)),
-                    honours_deadlines=dialect.honours_deadlines,
+                    most=wire_format.most_answer(content, len(texts)),
+                    honours_deadlines=wire_format.honours_deadlines,
                     caller=context.caller,
                 )
             except ServerBusy:
@@ -310,7 +310,7 @@ class RemoteModel:
                     server.forget()
                 raise
             try:
-                answer = dialect.read(body, len(texts))
+                answer = wire_format.read(body, len(texts))
             except MalformedAnswer as flaw:
                 raise UnusableAnswer(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
             served = answer.served or (await self._describe(server, deadline, context.caller, confirm=True)).name

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import httpx
 
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
-from boundarymorph.remote.wire import Description, Dialect, MalformedAnswer
+from boundarymorph.remote.wire import Description, Format, MalformedAnswer
 
 _SEPARATOR = re.compile(r"[/\\]")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME; few paths of folders have this form
@@ -29,7 +29,7 @@ class Endpoint:
         activation: See `Spelling`.
     """
 
-    dialect: Dialect
+    format: Format
     base: str
     model: str | None = None
     revision: str | None = None
@@ -55,7 +55,7 @@ def identify(description: Description, endpoint: Endpoint, address: str) -> Desc
             )
         return description
     if wanted is None:
-        hosted = endpoint.base == endpoint.dialect.home
+        hosted = endpoint.base == endpoint.format.home
         if hosted or (description.weights is not None and _ON_THE_HUB.fullmatch(description.weights)):
             return description
         wanted = hashlib.sha256(address.encode()).hexdigest()[:8]
@@ -96,8 +96,8 @@ class Spelling:
     """
 
     noun: str
-    foreign: Mapping[str, Dialect]
-    own: Dialect | None = None
+    foreign: Mapping[str, Format]
+    own: Format | None = None
     activations: tuple[str, ...] = ()
 
 
@@ -109,15 +109,15 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
     """
     noun = spelling.noun
     parts = _split(url, noun)
-    dialect, transport = _scheme(parts, spelling)
-    base = _base(parts, dialect, transport, noun)
+    wire_format, transport = _scheme(parts, spelling)
+    base = _base(parts, wire_format, transport, noun)
     options = _options(parts, noun, ("model", "activation") if spelling.activations else ("model",))
     model, activation = options.get("model"), options.get("activation")
     if activation is not None and activation not in spelling.activations:
         raise InvalidConfiguration(f"activation is {activation!r}, not one of {', '.join(spelling.activations)}")
-    if model is None and dialect.description_path is None:
-        raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {parts.scheme}://...?model=NAME")
-    return Endpoint(dialect, base, model, activation=activation)
+    if model is None and wire_format.description_path is None:
+        raise InvalidConfiguration(f"{wire_format.name} needs the name of a model: {parts.scheme}://...?model=NAME")
+    return Endpoint(wire_format, base, model, activation=activation)
 
 
 def parse_plain(url: str, noun: str) -> str:
@@ -148,7 +148,7 @@ def _split(url: str, noun: str) -> SplitResult:
     return parts
 
 
-def _scheme(parts: SplitResult, spelling: Spelling) -> tuple[Dialect, str]:
+def _scheme(parts: SplitResult, spelling: Spelling) -> tuple[Format, str]:
     if spelling.own is not None and parts.scheme in ("http", "https"):
         return spelling.own, parts.scheme
     name, plus, transport = parts.scheme.partition("+")
@@ -156,23 +156,23 @@ def _scheme(parts: SplitResult, spelling: Spelling) -> tuple[Dialect, str]:
         own = [] if spelling.own is None else [f"http(s)://HOST:PORT for {spelling.noun} of this service"]
         known = ", ".join([*own, *(f"{name}://" for name in spelling.foreign)])
         raise InvalidConfiguration(f"'{parts.scheme}' is not a kind of {spelling.noun.split()[-1]}; there are {known}")
-    dialect = spelling.foreign[name]
-    return dialect, transport or ("https" if dialect.home else "http")
+    wire_format = spelling.foreign[name]
+    return wire_format, transport or ("https" if wire_format.home else "http")
 
 
-def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> str:
+def _base(parts: SplitResult, wire_format: Format, transport: str, noun: str) -> str:
     prefix = parts.path.rstrip("/")
     if not parts.hostname:
-        if dialect.home and transport == "https" and not prefix and not parts.netloc:
-            return dialect.home
+        if wire_format.home and transport == "https" and not prefix and not parts.netloc:
+            return wire_format.home
         raise InvalidConfiguration(f"the URL of {noun} needs a host: {parts.scheme}://HOST:PORT")
-    version, _, route = dialect.path.strip("/").rpartition("/")
-    if dialect.version_optional:
+    version, _, route = wire_format.path.strip("/").rpartition("/")
+    if wire_format.version_optional:
         prefix = prefix.removesuffix(f"/{version}")
     for ending in filter(None, (version, route)):
         if prefix.endswith(f"/{ending}"):
-            raise InvalidConfiguration(f"leave /{ending} off the URL of {noun}; {dialect.path} is added to it")
-    return _address(parts, transport, prefix or dialect.prefix)
+            raise InvalidConfiguration(f"leave /{ending} off the URL of {noun}; {wire_format.path} is added to it")
+    return _address(parts, transport, prefix or wire_format.prefix)
 
 
 def _address(parts: SplitResult, transport: str, prefix: str) -> str:

@@ -111,7 +111,7 @@ class Description:
     instructed: bool = False
 
 
-class Dialect(ABC):
+class Format(ABC):
     """One wire format. Reading an answer raises MalformedAnswer.
 
     Attributes:
@@ -178,7 +178,7 @@ class Dialect(ABC):
         return Description(f"{self.name}:{model}", model, self.most_texts)
 
 
-class TextEmbeddingsInference(Dialect):
+class TextEmbeddingsInference(Format):
     """Text Embeddings Inference of Hugging Face.
 
     A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB.

@@ -65,7 +65,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 def encoder_is_paid(settings: EncoderSettings) -> bool:
     from boundarymorph.retrieval.encoders.remote import parse
 
-    return any(parse(url).dialect.paid for url in settings.url)
+    return any(parse(url).format.paid for url in settings.url)
 
 
 def most_open(chosen: int) -> int:

@@ -14,7 +14,7 @@ from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.notices import Notice
 from boundarymorph.reading import has_content, quantity
-from boundarymorph.retrieval.document import Document, Retrieved, Retriever, Search, VectorSource
+from boundarymorph.retrieval.document import Document, Retrieval, Retriever, Search, VectorSource
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from boundarymorph.retrieval.passages import Cut, Passages, divide
 from boundarymorph.retrieval.words import PoolWords
@@ -31,10 +31,10 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
 
 
 class KnownOrder(NamedTuple):
-    """Candidates in an order, and the reason for it, in words."""
+    """Candidates in an order, and the name of that order in warnings."""
 
     pool: Pool
-    by: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class PoolSource:
 
     Attributes:
         query: The query that they should answer.
-        given: The N documents.
+        documents: The N documents.
         embeddings: (N, d), or one (d,) or None per document; missing ones are encoded, and so is the query. If there
             are none at all and `vectors` is "lexical", the vectors are made from the words.
         query_embedding: (d,).
@@ -80,12 +80,12 @@ class PoolSource:
         words: Whether to compute which documents have which words of the query, and BM25 if it is not given.
         vectors: What makes missing vectors.
         ranked: Whether the documents are in the order of a retriever.
-        listed: Whether to make no vectors.
+        without_vectors: Whether to make no vectors.
         cut: How long documents become passages; None if all stay whole. It needs `embeddings` of None.
     """
 
     query: str
-    given: Sequence[Document]
+    documents: Sequence[Document]
     embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
     query_embedding: ArrayLike | None = None
     scores: ArrayLike | None = None
@@ -94,7 +94,7 @@ class PoolSource:
     words: bool = False
     vectors: Literal["lexical", "encoder"] = "lexical"
     ranked: bool = False
-    listed: bool = False
+    without_vectors: bool = False
     cut: Cut | None = None
 
     def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
@@ -125,7 +125,7 @@ class IndexedCandidates:
         """Whether each read is a request to a server."""
         return self.source.distant
 
-    async def retrieve(self, run: Run) -> Retrieved:
+    async def retrieve(self, run: Run) -> Retrieval:
         """Return all candidates with embeddings and scores, in retrieval order.
 
         `run` runs slow functions in threads.
@@ -168,11 +168,11 @@ class GivenCandidates:
         self._features = dict(self.source.features)
         self.passages = Passages()
 
-    async def retrieve(self, run: Run) -> Retrieved:
+    async def retrieve(self, run: Run) -> Retrieval:
         warnings = [] if self.source.cut is None else await run(self._divide, self.source.cut)
-        ids = [document.id for document in self.source.given]
-        if self.source.listed:
-            return Retrieved(Pool.from_ids(ids), vectors="none")
+        ids = [document.id for document in self.source.documents]
+        if self.source.without_vectors:
+            return Retrieval(Pool.from_ids(ids), vectors="none")
         made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
         lexical = (
             self.source.vectors == "lexical" and self.source.embeddings is None and self.source.query_embedding is None
@@ -180,7 +180,7 @@ class GivenCandidates:
         by_words = lexical and self.source.scores is None and not self.source.ranked
         features, words, terms = self._features, None, None
         if lexical or self.source.words:
-            words = await run(PoolWords.from_texts, [document.content for document in self.source.given])
+            words = await run(PoolWords.from_texts, [document.content for document in self.source.documents])
             if (by_words or self.source.words) and "bm25" not in features:
                 features["bm25"] = await run(
                     words.bm25, self.source.query
@@ -197,21 +197,21 @@ class GivenCandidates:
         if by_words:  # the scores are BM25, so the inner products become the feature
             similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
             pool = replace(pool, features={**pool.features, "similarity": similarity})
-        return Retrieved(pool, warnings + of_vectors, source)
+        return Retrieval(pool, warnings + of_vectors, source)
 
     def _divide(self, cut: Cut) -> list[Notice]:
         """Replace long documents by their passages, and return warnings."""
         source = self.source
-        found = divide(source.given, source.query, cut)
+        found = divide(source.documents, source.query, cut)
         if found is None:
             return []
         parents = found.parents
-        scores = scores_by_rank(len(source.given)) if source.scores is None and source.ranked else source.scores
+        scores = scores_by_rank(len(source.documents)) if source.scores is None and source.ranked else source.scores
         self._features = {name: np.asarray(of)[parents] for name, of in self._features.items() if name != "bm25"}
         self.passages = found.passages
         self.source = replace(
             source,
-            given=found.candidates,
+            documents=found.candidates,
             scores=None if scores is None else np.asarray(scores)[parents],
             tokens=None if source.tokens is None else [source.tokens[place] for place in parents],
         )
@@ -230,7 +230,7 @@ class GivenCandidates:
         return await self.documents(ids)
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        tokens = _tokens(np.array([len(document.content) for document in self.source.given])).tolist()
+        tokens = _tokens(np.array([len(document.content) for document in self.source.documents])).tolist()
         for place, given in enumerate(self.source.tokens or ()):
             if given is not None:
                 tokens[place] = given
@@ -238,7 +238,7 @@ class GivenCandidates:
         return np.array([lengths[id] for id in ids], dtype=np.float64)
 
     def ordered(self) -> KnownOrder | None:
-        ids = [document.id for document in self.source.given]
+        ids = [document.id for document in self.source.documents]
         if self._order is not None:
             return KnownOrder(Pool.from_ids(ids, self._order), "the one given")
         bm25 = self._features.get("bm25")
@@ -248,12 +248,12 @@ class GivenCandidates:
     def _order(self) -> ArrayLike | None:
         """Return (N,) scores that express the caller's order, or None if the caller gave no order."""
         if self.source.scores is None and self.source.ranked:
-            return scores_by_rank(len(self.source.given))
+            return scores_by_rank(len(self.source.documents))
         return self.source.scores
 
     @cached_property
     def _by_id(self) -> dict[str, Document]:
-        return {document.id: document for document in self.source.given}
+        return {document.id: document for document in self.source.documents}
 
     async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
         """Return the given vectors of documents and query, completed by the encoder.
@@ -266,9 +266,9 @@ class GivenCandidates:
             embeddings = self.source.embeddings
         else:
             rows = await run(_rows, self.source.embeddings or [])
-            missing = [position for position in range(len(self.source.given)) if position not in rows]
+            missing = [position for position in range(len(self.source.documents)) if position not in rows]
             if missing:
-                texts = [self.source.given[position].content for position in missing]
+                texts = [self.source.documents[position].content for position in missing]
                 texts = [text if has_content(text) else NO_TEXT for text in texts]
                 encoded = await self.retriever.embed_documents(texts, caller=self.caller)
                 rows.update(zip(missing, encoded.vectors, strict=True))
@@ -281,7 +281,7 @@ class GivenCandidates:
                     "the embeddings have different dimensions"
                     + (", some given and some of this service's encoder; give all of them or none" if missing else "")
                 )
-            embeddings = await run(np.stack, [rows[position] for position in range(len(self.source.given))])
+            embeddings = await run(np.stack, [rows[position] for position in range(len(self.source.documents))])
             source = "encoder" if missing else "given"
         query = self.source.query_embedding
         if query is None:

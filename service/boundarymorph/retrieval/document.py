@@ -75,7 +75,7 @@ def canonical(document: Document, value: object) -> bytes:
         raise InvalidInput(f"the document {document.id!r} cannot be written as JSON: {error}") from error
 
 
-Read = Callable[[Sequence[str]], Mapping[str, Document]]
+Reader = Callable[[Sequence[str]], Mapping[str, Document]]
 
 
 def size_of(document: Document) -> int:
@@ -94,7 +94,7 @@ def size_of_all(documents: Iterable[Document]) -> int:
     return sum(map(size_of, documents))
 
 
-def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
+def first_piece(read: Reader, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
     """Return the first of these documents, in order, until they take STOP bytes.
 
     They are read `few` at once, or `many` if the documents before were small.
@@ -118,7 +118,7 @@ def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
     return left[::-1] if left and found and size_of_all(found.values()) >= FULL else []
 
 
-def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:
+def in_pieces(read: Reader, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:
     """Yield the documents with these ids, in order, a piece at a time.
 
     Each piece is read as by `Index.documents`.
@@ -179,7 +179,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieved:
+class Retrieval:
     """A pool, and warnings about its retrieval.
 
     Attributes:
@@ -203,7 +203,7 @@ class Retriever(Protocol):
     `caller` names the caller that the work is for; "" is the service itself.
     """
 
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         """Return the candidates of a search, with a warning if there are none.
 
         BM25 is a feature if the index has words.

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.artifacts import Artifacts
-from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
+from boundarymorph.retrieval.document import Document, Retrieval, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.ranking import halves_from_floats, is_unit, unit_from_halves, unit_rows_of
 from boundarymorph.selection.pool import Pool, row_lengths
@@ -35,7 +35,7 @@ _TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U32": "<u4", "U8": "|u1"}
 Tensors = dict[str, NDArray[Any]]
 
 
-def encode_pool(retrieved: Retrieved) -> bytes:
+def encode_pool(retrieved: Retrieval) -> bytes:
     """Encode a pool and its attachments for `decode_pool`.
 
     Raises:
@@ -57,7 +57,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
     return _frame(tensors, POOL_TYPE, warnings=warnings, source=retrieved.vectors)
 
 
-def decode_pool(frame: bytes) -> Retrieved:
+def decode_pool(frame: bytes) -> Retrieval:
     """Reverse `encode_pool`. Raises MalformedFrame."""
     tensors, metadata = _opened(frame, POOL_TYPE)
     vectors = _vectors(tensors)
@@ -90,7 +90,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
     pool = Pool(ids, vectors, query, scores, features, terms)
-    return Retrieved(pool, _warnings(metadata.get("warnings", "")), source, documents, artifacts)
+    return Retrieval(pool, _warnings(metadata.get("warnings", "")), source, documents, artifacts)
 
 
 def documents_of(records: Sequence[Any]) -> dict[str, Document]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.notices import Notice
-from boundarymorph.retrieval.document import NO_ARTIFACTS, Document, Retrieved, Search
+from boundarymorph.retrieval.document import NO_ARTIFACTS, Document, Retrieval, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
 from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, instrument
@@ -54,7 +54,7 @@ class IndexRetriever:
         self._executor = FairExecutor("search", threads=threads, share=share)
 
     @instrument
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         search.condition  # noqa: B018  reject a malformed filter before anything else
         found: Index | None = None
         if search.embedding is None:
@@ -90,7 +90,7 @@ class IndexRetriever:
     async def close(self) -> None:
         await self._executor.close()
 
-    def _searched(self, found: Index | None, name: str, search: Search, caller: str) -> Retrieved:
+    def _searched(self, found: Index | None, name: str, search: Search, caller: str) -> Retrieval:
         """Return the candidates of a search, with a warning if there are none.
 
         `found` is the index, if it was looked up before.
@@ -147,7 +147,7 @@ class IndexRetriever:
             )
 
 
-def _found(index: Index, search: Search) -> Retrieved:
+def _found(index: Index, search: Search) -> Retrieval:
     retrieved = index.retrieve(search)
     documents = dict(retrieved.documents)
     ids = [id for id in _likely(retrieved.pool, search.documents) if id not in documents]

@@ -17,11 +17,11 @@ from pydantic import BaseModel, Field
 from boundarymorph.calibration.trust import Choice
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.artifacts import ArtifactFile, Artifacts
-from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search
+from boundarymorph.retrieval.document import STOP, Document, Retrieval, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.telemetry import metrics, tracing
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _log = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ WORDS = "words"  # the kind of an index without vectors
 UNREADABLE = "unreadable"  # replaces a kind that cannot be read
 
 
-def instrument(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
+def instrument(method: Callable[Parameters, Awaitable[Answer]]) -> Callable[Parameters, Coroutine[Any, Any, Answer]]:
     name = method.__name__
 
     @wraps(method)
-    async def call(*given: Given.args, **named: Given.kwargs) -> Answer:
+    async def call(*given: Parameters.args, **named: Parameters.kwargs) -> Answer:
         start, outcome = time.perf_counter(), "other"
         try:
             with tracing.span(f"retriever.{name}"):
@@ -157,12 +157,12 @@ class UnreadableIndex:
     error: BoundaryMorphError
 
 
-Listed = Sequence[IndexDescription | UnreadableIndex]
+IndexListing = Sequence[IndexDescription | UnreadableIndex]
 
 
 def describe_indexes(
     names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
-) -> Listed:
+) -> IndexListing:
     """Describe indexes, and log those that cannot be read.
 
     With `named`, indexes that are gone are listed as well.
@@ -195,7 +195,7 @@ class Index(Protocol):
     def count(self) -> int:
         """Number of documents in the index."""
 
-    def retrieve(self, search: Search) -> Retrieved:
+    def retrieve(self, search: Search) -> Retrieval:
         """Search as `Retriever.retrieve` does; the search must have an embedding."""
 
     def check(self, document: Document) -> None:
@@ -299,7 +299,7 @@ class Catalog(Protocol):
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self, wanted: Callable[[str], bool] = accept_all) -> Listed:
+    def list(self, wanted: Callable[[str], bool] = accept_all) -> IndexListing:
         """Return summaries of the indexes with wanted names, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:

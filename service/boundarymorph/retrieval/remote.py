@@ -34,7 +34,7 @@ from boundarymorph.remote.peer import (
 from boundarymorph.remote.urls import parse_plain, segment
 from boundarymorph.remote.wire import MalformedAnswer, array, encode_json, is_count, mapping, parse_json
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieval, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import instrument
 from boundarymorph.selection.pool import unit_rows
@@ -96,7 +96,7 @@ class RemoteRetriever:
         return self._balancer.model
 
     @instrument
-    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieval:
         body: dict[str, object] = {
             "index": index,
             "query": search.query,

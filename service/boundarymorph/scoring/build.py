@@ -46,7 +46,7 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
 
 
 def scorer_is_paid(settings: ScorerSettings) -> bool:
-    return any(endpoint.dialect.paid for endpoint in _endpoints(settings))
+    return any(endpoint.format.paid for endpoint in _endpoints(settings))
 
 
 def declared_trust(settings: ScorerSettings) -> Trust | None:
@@ -56,7 +56,7 @@ def declared_trust(settings: ScorerSettings) -> Trust | None:
     """
     if settings.trust is not None:
         return settings.trust
-    kinds = {endpoint.dialect.trust for endpoint in _endpoints(settings)}
+    kinds = {endpoint.format.trust for endpoint in _endpoints(settings)}
     return kinds.pop() if len(kinds) == 1 else None
 
 
@@ -65,8 +65,8 @@ def full_pass(settings: ScorerSettings) -> int:
 
     It is 1 if one server reads each document by itself.
     """
-    dialects = [endpoint.dialect for endpoint in _endpoints(settings)]
-    return min((dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects), default=1)
+    formats = [endpoint.format for endpoint in _endpoints(settings)]
+    return min((each.most_texts if each.in_one_pass else 1 for each in formats), default=1)
 
 
 def _cross_encoder(settings: Settings) -> CrossEncoder:

@@ -21,7 +21,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.remote import wire
-from boundarymorph.remote.wire import Answer, Description, Dialect, MalformedAnswer, Request, TextContext, TokenCounts
+from boundarymorph.remote.wire import Answer, Description, Format, MalformedAnswer, Request, TextContext, TokenCounts
 from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
@@ -72,7 +72,7 @@ _LINE = re.compile(r"""^[ \t*\[("-]*(?:passage )?(\d+)[\])*" \t]*:[ \t*"]*(\d+)[
 log = logging.getLogger(__name__)
 
 
-class Chat(Dialect):
+class Chat(Format):
     """Chat completions of OpenAI's API and compatible servers, of 1 or 20 documents per request."""
 
     name, path, declines, trust = "openai", "/chat/completions", True, "strong"

@@ -17,7 +17,7 @@ from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
-from boundarymorph.remote.wire import Answer, Description, Dialect, MalformedAnswer, Request, Span, TextContext
+from boundarymorph.remote.wire import Answer, Description, Format, MalformedAnswer, Request, Span, TextContext
 from boundarymorph.scoring.chat import Chat
 from boundarymorph.scoring.rerankers import KNOWN, Reranker
 from boundarymorph.scoring.scorer import Scores, clip_rounding
@@ -35,7 +35,7 @@ _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
 log = logging.getLogger(__name__)
 
 
-class BoundaryMorph(Dialect):
+class BoundaryMorph(Format):
     name, path, description_path = "boundarymorph", "/score", "/info"
     most_texts, honours_deadlines = 512, True
 
@@ -67,7 +67,7 @@ class BoundaryMorph(Dialect):
         return Description(name, family, texts, revision=revision, length=length, instructed=instructed)
 
 
-class RerankServer(Dialect):
+class RerankServer(Format):
     """A rerank server of another project or service.
 
     Attributes:
@@ -98,21 +98,21 @@ class RerankServer(Dialect):
         return activated
 
     def for_model(self, name: str | None) -> Self:
-        """Return the dialect for a model by the table.
+        """Return the wire format for a model by the table.
 
         A service hosts the model, or a proxy offers it under another prefix.
         """
         known = KNOWN.get(f"{self.name}:{str(name).rpartition('/')[2]}")
         if known is None:
             return self
-        dialect = copy(self)
-        dialect.known = known
+        wire_format = copy(self)
+        wire_format.known = known
         if known.together > 1:
-            dialect.most_texts, dialect.in_one_pass = known.together, True
-        dialect.activation = _ACTIVATIONS.get(known.results)
+            wire_format.most_texts, wire_format.in_one_pass = known.together, True
+        wire_format.activation = _ACTIVATIONS.get(known.results)
         if known.spans:
-            dialect.options = {**self.options, "relevant_spans": {"mode": "enabled", "max_spans": MOST_SPANS}}
-        return dialect
+            wire_format.options = {**self.options, "relevant_spans": {"mode": "enabled", "max_spans": MOST_SPANS}}
+        return wire_format
 
     def configured(self, model: str) -> Description:
         described = super().configured(model)
@@ -252,7 +252,7 @@ class LlamaCpp(Jina):
         return wire.vllm_description(body, model, self.most_texts)
 
 
-class SystemOne(Dialect):
+class SystemOne(Format):
     """A decision model, which answers questions about a state with the probability of a yes.
 
     The probabilities are calibrated. The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at
@@ -287,8 +287,8 @@ class Decisions(SystemOne):
 
 _ACTIVATIONS: Mapping[str, Activation] = {"logit": "sigmoid", "cosine": "cosine"}  # by the kind of results in the table
 _RERANK_SERVERS = (TextEmbeddingsInference, VLLM, SGLang, Nim, Infinity, LlamaCpp, Cohere, Jina, Voyage)
-_KINDS: tuple[type[Dialect], ...] = (*_RERANK_SERVERS, SystemOne, Decisions, Chat)
-FOREIGN: tuple[Dialect, ...] = tuple(kind() for kind in _KINDS)
+_KINDS: tuple[type[Format], ...] = (*_RERANK_SERVERS, SystemOne, Decisions, Chat)
+FOREIGN: tuple[Format, ...] = tuple(kind() for kind in _KINDS)
 
 
 def _instructed(body: dict[str, object], context: TextContext) -> dict[str, object]:
@@ -355,15 +355,15 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
         InvalidConfiguration: If it is malformed; the message does not contain the password.
     """
     endpoint = urls.parse(url, _SPELLING)
-    if isinstance(endpoint.dialect, RerankServer):
-        endpoint = replace(endpoint, dialect=endpoint.dialect.for_model(endpoint.model))
-    if isinstance(endpoint.dialect, Chat):
-        endpoint = replace(endpoint, dialect=Chat(judge, at_home=endpoint.base == Chat.home))
+    if isinstance(endpoint.format, RerankServer):
+        endpoint = replace(endpoint, format=endpoint.format.for_model(endpoint.model))
+    if isinstance(endpoint.format, Chat):
+        endpoint = replace(endpoint, format=Chat(judge, at_home=endpoint.base == Chat.home))
     if endpoint.activation is None:
         return endpoint
-    if not isinstance(endpoint.dialect, RerankServer):
-        raise InvalidConfiguration(f"activation: {endpoint.dialect.name} gives relevance in [0, 1]; leave it out")
-    return replace(endpoint, dialect=endpoint.dialect.activated(cast(Activation, endpoint.activation)))
+    if not isinstance(endpoint.format, RerankServer):
+        raise InvalidConfiguration(f"activation: {endpoint.format.name} gives relevance in [0, 1]; leave it out")
+    return replace(endpoint, format=endpoint.format.activated(cast(Activation, endpoint.activation)))
 
 
 class RemoteScorer(RemoteModel):
@@ -373,7 +373,7 @@ class RemoteScorer(RemoteModel):
 
     def __init__(self, endpoints: Sequence[Endpoint], **options: Any) -> None:
         super().__init__(endpoints, _ROLE, **options)
-        self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
+        self._declines = all(endpoint.format.declines for endpoint in endpoints)
 
     async def check(self) -> None:
         scores = await self.score("probe", ["probe"])

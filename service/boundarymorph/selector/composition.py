@@ -39,7 +39,7 @@ from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selector.documents import Documents, Grouping, Groups
 from boundarymorph.selector.remarks import boost_notices
 from boundarymorph.selector.scores import CalibratedScores
-from boundarymorph.selector.task import SelectionTask, Wanted
+from boundarymorph.selector.task import Aim, SelectionTask
 
 log = logging.getLogger(__name__)
 ROUNDS = 3  # rounds of a fixed budget: people find as much as with more rounds (docs/results.md)
@@ -52,7 +52,7 @@ def add_artifacts(task: SelectionTask, found: Artifacts) -> SelectionTask:
     """
     if not isinstance(task.source, IndexSource):
         return task
-    defaults, wanted, relevance = task.source.defaults, task.wanted, task.relevance
+    defaults, wanted, relevance = task.source.defaults, task.aim, task.relevance
     if "calibration" in defaults:
         relevance = replace(relevance, calibration=found.calibration)
     if "distinct" in defaults and found.distinct is not None:
@@ -60,7 +60,7 @@ def add_artifacts(task: SelectionTask, found: Artifacts) -> SelectionTask:
             wanted = replace(wanted, distinct=Grouping(read_path(found.distinct, "distinct")))
         except InvalidInput as error:  # the artifact of the index is damaged
             log.warning("the index %r is searched without its 'distinct': %s", task.source.index, error)
-    return replace(task, wanted=wanted, relevance=relevance)
+    return replace(task, aim=wanted, relevance=relevance)
 
 
 class SetLimits(NamedTuple):
@@ -79,7 +79,7 @@ class SetLimits(NamedTuple):
     warnings: Sequence[Notice]
 
 
-async def limits_of(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> SetLimits:
+async def limits_of(wanted: Aim, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> SetLimits:
     """Read the limits of a set: the lengths of all candidates, and their groups."""
     lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
     if wanted.max_tokens is not None:
@@ -127,11 +127,11 @@ def session_of(
     scores = calibrated.add_known(known)
     if task.spending.goal == "scores":
         return ExhaustiveSession(pool, scores, boosts)
-    finds = task.wanted.target is not None and task.relevance.method == DEFAULT
+    finds = task.aim.target is not None and task.relevance.method == DEFAULT
     method = TO_FIND if finds else calibrated.config(task.relevance.method)
     boundary = boundary_of(task, limit, method, calibrated)
     # A limit on tokens weighs relevance against length, so it uses the relevance of the answer.
-    weighs = task.wanted.max_tokens is not None and (calibrated.shipped or calibrated.reading) is not None
+    weighs = task.aim.max_tokens is not None and (calibrated.shipped or calibrated.reading) is not None
     if boosts is not None or weighs:
         boundary = BoostedBoundary(boundary, boosts, calibrated.shipped)
     posterior = method.posterior(pool, min(budget + len(scores), len(pool)))
@@ -139,7 +139,7 @@ def session_of(
 
 
 def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: CalibratedScores) -> Boundary:
-    wanted = task.wanted
+    wanted = task.aim
     finish = DiverseFinish(wanted.diversity) if wanted.diversity else keep_chosen
     best = BestBoundary(limit, method, wanted.negligible, finish)
     if wanted.min_relevance is None:
@@ -149,8 +149,8 @@ def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: C
 
 
 def stop_of(task: SelectionTask, budget: int) -> Budget:
-    if task.wanted.target is not None:
-        return SearchTarget(budget, task.wanted.target.probability)
+    if task.aim.target is not None:
+        return SearchTarget(budget, task.aim.target.probability)
     return Budget(budget) if task.spending.tolerance is None else Tolerance(budget, task.spending.tolerance)
 
 
@@ -163,6 +163,6 @@ def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
     spending = task.spending
     if spending.rounds != "auto":
         return spending.rounds
-    if task.relevance.human and spending.tolerance is None and task.wanted.target is None:
+    if task.relevance.human and spending.tolerance is None and task.aim.target is None:
         return ROUNDS
     return None if full == 1 else -(-budget // full)

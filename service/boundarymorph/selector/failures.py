@@ -8,7 +8,7 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloade
 from boundarymorph.notices import Notice, Slug
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.result import Interruption, Status
-from boundarymorph.selector.shared import Shared
+from boundarymorph.selector.shared import SharedState
 from boundarymorph.selector.task import Context
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class Failures:
         interruption: The first failure that ended the selection early; None without one.
     """
 
-    def __init__(self, context: Context, shared: Shared, observer: Observer, warnings: list[Notice]) -> None:
+    def __init__(self, context: Context, shared: SharedState, observer: Observer, warnings: list[Notice]) -> None:
         """Start without a failure; `warnings` receives a warning about each."""
         self._context, self._shared, self._observer, self._warnings = context, shared, observer, warnings
         self.interruption: Interruption | None = None

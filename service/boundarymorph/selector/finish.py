@@ -22,7 +22,7 @@ def append_blank(selection: Selection, blank: NDArray[np.intp], task: SelectionT
         task: The task. If it limits more than the number of documents, none is appended.
         k: The most documents; None without a limit on their number.
     """
-    wanted = task.wanted
+    wanted = task.aim
     if not task.ranks_all:
         limited = wanted.max_tokens is not None or wanted.distinct is not None or wanted.negligible > 0
         spare = 0 if limited or k is None else k - len(selection.documents)
@@ -68,7 +68,7 @@ def in_given_order(
 def unused_limits(task: SelectionTask) -> Sequence[Notice]:
     """Warn about the fields of a task that have no effect without scores."""
     notices = []
-    if task.wanted.min_relevance is not None:
+    if task.aim.min_relevance is not None:
         said = "nothing is known of the scores, so 'min_relevance' left nothing out"
         notices.append(Notice("min-relevance-not-used", said))
     if task.relevance.boosts is not None:

@@ -15,7 +15,7 @@ from boundarymorph.retrieval.document import Document, Retriever, VectorSource, 
 from boundarymorph.scoring.scorer import Scorer, score_content
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Context, SelectionTask, Spending, Wanted
+from boundarymorph.selector.task import Aim, Context, SelectionTask, Spending
 
 COMPLETE = Context(accepts="complete")  # without a deadline
 
@@ -51,7 +51,7 @@ class Judge:
         """
         by_score = replace(task.relevance, human=False)
         spending = replace(task.spending, goal="set")
-        wanted = replace(task, wanted=Wanted(count), spending=spending, relevance=by_score, context=COMPLETE)
+        wanted = replace(task, aim=Aim(count), spending=spending, relevance=by_score, context=COMPLETE)
         result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
@@ -61,7 +61,7 @@ class Judge:
     async def score_judged(self, task: SelectionTask, grades: Mapping[str, float]) -> JudgedPool:
         """Score the judged documents that are in the pool, given the grades by id."""
         people = replace(task.relevance, human=True, shipped=False)
-        bare = replace(task, wanted=Wanted(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
+        bare = replace(task, aim=Aim(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])
         texts = [document.content for document in documents.values()]

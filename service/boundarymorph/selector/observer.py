@@ -85,8 +85,8 @@ def attributes(result: SelectionResult, task: SelectionTask, model: str | None, 
     }
     if model is not None:
         found |= {"gen_ai.request.model": model, "reranker.model_name": model}
-    if task.wanted.k is not None:
-        found["reranker.top_k"] = task.wanted.k
+    if task.aim.k is not None:
+        found["reranker.top_k"] = task.aim.k
     if result.tokens is not None:
         found["gen_ai.usage.input_tokens"] = result.tokens.read
         found["gen_ai.usage.output_tokens"] = result.tokens.written

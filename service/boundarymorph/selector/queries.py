@@ -26,16 +26,16 @@ def parts_of(task: SelectionTask) -> list[SelectionTask]:
 
     The first tasks get the remainder.
     """
-    share, more = divmod(task.spending.budget, len(task.several))
+    share, more = divmod(task.spending.budget, len(task.queries))
     return [
         replace(
             task,
             source=one.source,
-            several=(),
+            queries=(),
             spending=replace(task.spending, budget=share + (number < more)),
             report=Report(optional_texts=task.report.optional_texts),
         )
-        for number, one in enumerate(task.several)
+        for number, one in enumerate(task.queries)
     ]
 
 
@@ -54,7 +54,7 @@ async def select_for_all(
         observer: The observer of the whole selection.
         in_thread: Runs functions in threads.
     """
-    k = task.wanted.k
+    k = task.aim.k
     assert k is not None
 
     async def spend(run: SelectionRun, share: int) -> None:
@@ -70,7 +70,7 @@ async def select_for_all(
     by_id = {id: place for place, id in enumerate(pool.ids)}
     places = [np.array([by_id[id] for id in run.pool.ids], dtype=np.intp) for run in runs]
     grouping = next((run.grouping for run in runs if run.grouping is not None), None)
-    task = replace(task, wanted=replace(task.wanted, distinct=grouping))  # the default of the index, if it has one
+    task = replace(task, aim=replace(task.aim, distinct=grouping))  # the default of the index, if it has one
     share = k if k >= len(pool) else -(-k // len(runs))
     await gather([spend(run, share) for run in runs])
     selection, answered = await in_thread(_best, task, pool, runs, places)
@@ -100,7 +100,7 @@ def _joined(
 
     `places` are as for `_best`.
     """
-    weights = np.array([query.weight for query in task.several])
+    weights = np.array([query.weight for query in task.queries])
     calls, scores, spans = _calls(parts, places), dict[int, float](), dict[str, Sequence[Span]]()
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
         for column in np.flatnonzero(selection.scored & (answered.leading == number)).tolist():
@@ -171,7 +171,7 @@ def _best(
     """
     shape, boosts = (len(runs), len(pool)), np.ones(len(pool))
     relevance, std, scored = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
-    left = np.array([id not in task.wanted.excluded for id in pool.ids], dtype=np.bool_)
+    left = np.array([id not in task.aim.excluded_ids for id in pool.ids], dtype=np.bool_)
     for row, (run, own) in enumerate(zip(runs, places, strict=True)):
         if run.session is not None:
             ranking = run.calibrated.read(run.session.ranking())
@@ -179,14 +179,14 @@ def _best(
             relevance[row, at], std[row, at], scored[row, at] = ranking.relevance, ranking.std, ranking.scored
             left[np.setdiff1d(own, at)] = False
             boosts[own] = 1.0 if run.boosts is None else run.boosts
-    weights = np.array([query.weight for query in task.several])
+    weights = np.array([query.weight for query in task.queries])
     worth = np.nan_to_num(relevance) * weights[:, None] * boosts
     largest, there = worth.max(axis=0), np.flatnonzero(left)
-    if task.wanted.distinct is not None:
+    if task.aim.distinct is not None:
         read = {id: document for run in runs for id, document in run.documents.read_so_far.items()}
-        groups = number_groups(task.wanted.distinct, pool.ids, read)
-        there = there[best_of_each(largest[there], groups[there], task.wanted.distinct.at_most)]
-    chosen = there[np.argsort(-largest[there], kind="stable")[: task.wanted.k]]
+        groups = number_groups(task.aim.distinct, pool.ids, read)
+        there = there[best_of_each(largest[there], groups[there], task.aim.distinct.at_most)]
+    chosen = there[np.argsort(-largest[there], kind="stable")[: task.aim.k]]
     leading = worth[:, chosen].argmax(axis=0)
     best, spread = worth[leading, chosen] / boosts[chosen], std[leading, chosen] * weights[leading]
     value = None if task.relevance.boosts is None else worth[leading, chosen]

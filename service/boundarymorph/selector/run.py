@@ -31,7 +31,7 @@ from boundarymorph.selector.finish import append_blank, in_given_order, unused_l
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.result import INTERRUPTING, Explanation, Progress, SelectionResult
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores
-from boundarymorph.selector.shared import Shared
+from boundarymorph.selector.shared import SharedState
 from boundarymorph.selector.task import SelectionTask
 
 # With at most this many candidates, numbers in vectors and scores, a step of a session takes one to three milliseconds.
@@ -70,12 +70,12 @@ class SelectionRun:
         task: SelectionTask,
         candidates: Candidates,
         scores: TaskScores,
-        shared: Shared,
+        shared: SharedState,
         observer: Observer,
         encoder: str | None = None,
     ) -> None:
         self._task, self._candidates, self.scores = task, candidates, scores
-        self._k, self._budget = task.wanted.k, task.spending.budget
+        self._k, self._budget = task.aim.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._warnings: list[Notice] = []
         self._failures = Failures(task.context, shared, observer, self._warnings)
@@ -122,7 +122,7 @@ class SelectionRun:
             ordered = self._candidates.ordered()
             if ordered is None:
                 raise
-            self._interrupt("nothing-scored", f"nothing was scored, and the order is {ordered.by}", error)
+            self._interrupt("nothing-scored", f"nothing was scored, and the order is {ordered.name}", error)
             self.pool, documents = ordered.pool, None
         else:
             self.pool, self.vectors, documents = retrieved.pool, retrieved.vectors, retrieved.documents
@@ -138,9 +138,9 @@ class SelectionRun:
         self.documents = await run(
             Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.memory
         )
-        if self._task.wanted.excluded:
+        if self._task.aim.excluded_ids:
             ids = map(self._candidates.passages.document_id, self.pool.ids)
-            self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in ids])
+            self._excluded = np.flatnonzero([id in self._task.aim.excluded_ids for id in ids])
 
     async def look_up(self, k: int | None = None) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, empty for an empty pool.
@@ -170,7 +170,7 @@ class SelectionRun:
                 self._failures.warn("known-scores-not-used", "scores known from earlier requests were not used", error)
         scores = task.spending.budget + len(self.scores.reused) + len(task.spending.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
-        self._short = small and not task.wanted.diversity
+        self._short = small and not task.aim.diversity
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, limits, deleted)
 
@@ -187,11 +187,11 @@ class SelectionRun:
     @property
     def grouping(self) -> Grouping | None:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
-        return self._task.wanted.distinct
+        return self._task.aim.distinct
 
     async def _limits(self) -> SetLimits:
         """Read the limits of the set."""
-        limits = await limits_of(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
+        limits = await limits_of(replace(self._task.aim, k=self._k), self._candidates, self.documents, self.pool.ids)
         self._warnings += limits.warnings
         return limits
 
@@ -426,7 +426,7 @@ class SelectionRun:
         while changed:
             with self._observer.stage("select"):
                 selection, outlook = await self._step(self._believed, session)
-                if self._task.wanted.target is not None:
+                if self._task.aim.target is not None:
                     self._proposals = await self._step(session.proposals, self._task.report.proposals)
             if not self._task.report.return_documents:
                 break
@@ -436,7 +436,7 @@ class SelectionRun:
         return append_blank(self.calibrated.read(selection), blank, self._task, self._k), outlook
 
     def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
-        least = ENOUGH if self._task.wanted.min_relevance is None else self._task.wanted.min_relevance
+        least = ENOUGH if self._task.aim.min_relevance is None else self._task.aim.min_relevance
         outlook = session.outlook(self.calibrated.threshold(least))
         return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
@@ -487,7 +487,7 @@ class SelectionRun:
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
             scored = bool(ranking.scored.any())
-            found += remarks.min_relevance_notices(task.wanted.min_relevance, ranking.relevance, scored)
+            found += remarks.min_relevance_notices(task.aim.min_relevance, ranking.relevance, scored)
         if (
             self._failures.interruption is None
             and self._budget

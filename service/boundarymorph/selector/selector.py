@@ -17,7 +17,7 @@ from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.queries import parts_of, select_for_all
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.run import SelectionRun
-from boundarymorph.selector.shared import Shared
+from boundarymorph.selector.shared import SharedState
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 
@@ -59,7 +59,7 @@ class Selector:
         self._known = CachingScorer(scorer, cache, clock=clock)
         self.encoder = encoder
         self._clock = clock
-        self._shared = Shared(FairExecutor("selector", threads=threads, share=share), trust, full)
+        self._shared = SharedState(FairExecutor("selector", threads=threads, share=share), trust, full)
 
     @property
     def model(self) -> str | None:
@@ -100,8 +100,8 @@ class Selector:
         observer = Observer(watch or Stopwatch(self._clock))
         self._shared.running += 1
         try:
-            if task.several:
-                quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.several]
+            if task.queries:
+                quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.queries]
                 runs = [*map(self._run, parts_of(task), quiet)]
                 result = await select_for_all(task, runs, observer, self._shared.executor.bind(task.context.caller))
             else:

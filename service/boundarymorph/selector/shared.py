@@ -61,7 +61,7 @@ def _counted(text: str) -> int:
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedState:
     """The state that the selections of a process share.
 
     Attributes:

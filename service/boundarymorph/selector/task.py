@@ -15,7 +15,7 @@ from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.documents import UNLIMITED, Grouping, MemoryLimits
 
 Goal = Literal["set", "order", "ranking", "scores"]
-Accepted = Literal["complete", "scored", "anything"]
+Acceptance = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
 
 
@@ -33,7 +33,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Aim:
     """The definition of the set.
 
     Attributes:
@@ -44,7 +44,7 @@ class Wanted:
         negligible: As in `selection.boundary.BestBoundary`.
         diversity: As in `selection.diversity.DiverseFinish`; 0 for none.
         target: The share to find of all documents that have `min_relevance`.
-        excluded: The ids of candidates that are not selected and not scored. Their known scores are evidence, and
+        excluded_ids: The ids of candidates that are not selected and not scored. Their known scores are evidence, and
             replace no call.
     """
 
@@ -55,7 +55,7 @@ class Wanted:
     negligible: float = 0.0
     diversity: float = 0.0
     target: Target | None = None
-    excluded: frozenset[str] = frozenset()
+    excluded_ids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Context:
     caller: str = ""
     tenant: str = ""
     deadline: Deadline = NEVER
-    accepts: Accepted = "anything"
+    accepts: Acceptance = "anything"
     memory: MemoryLimits = UNLIMITED
 
 
@@ -164,26 +164,26 @@ class SelectionTask:
 
     Attributes:
         source: The query and its candidates; the first of several queries.
-        wanted: The definition of the set.
+        aim: The definition of the set.
         spending: How many calls are made, and for which purpose.
         relevance: The definition of relevance.
         report: The parts of the result beside the set.
         context: The caller, and the limits of the work.
-        several: All queries, if there are several.
+        queries: All queries, if there are several.
     """
 
     source: Source
-    wanted: Wanted
+    aim: Aim
     spending: Spending
     relevance: Relevance = Relevance()
     report: Report = Report()
     context: Context = Context()
-    several: Sequence[WeightedSource] = ()
+    queries: Sequence[WeightedSource] = ()
 
     @property
     def query(self) -> str:
         """The query, or the lines of several."""
-        return "\n".join(one.source.query for one in self.several) or self.source.query
+        return "\n".join(one.source.query for one in self.queries) or self.source.query
 
     @property
     def ranks_all(self) -> bool:

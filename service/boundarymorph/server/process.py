@@ -31,7 +31,7 @@ from boundarymorph.settings import Settings, TraceSettings
 from boundarymorph.telemetry import tracing
 
 log = logging.getLogger(__name__)
-Create = Callable[..., FastAPI]  # such as `create_app`; takes settings and `on_failure`
+AppFactory = Callable[..., FastAPI]  # such as `create_app`; takes settings and `on_failure`
 
 LAST_SECONDS = 10.0  # seconds for a process to release its resources, after its grace time
 KILL_SECONDS = 5.0  # seconds after that for the interpreter to end
@@ -40,7 +40,7 @@ ARENAS = 2
 _M_ARENA_MAX = -8  # from glibc's malloc.h
 
 
-def serve(create: Create, settings: Settings, name: str) -> int:
+def serve(factory: AppFactory, settings: Settings, name: str) -> int:
     """Run an application in this process, and return the exit code.
 
     The first SIGTERM or SIGINT makes it unready. It accepts requests for drain_seconds, then gives running ones
@@ -48,13 +48,13 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     `on_failure`. A second signal N ends it at once with 128 + N.
 
     Args:
-        create: Creates the application, such as `create_app`.
+        factory: Creates the application, such as `create_app`.
         settings: The settings of the service.
         name: The name of the service in traces.
 
     Raises:
         InvalidConfiguration: For a public address without keys, too many connections, or traces without the extra.
-            Errors of `create` pass through.
+            Errors of `factory` pass through.
     """
     if not (settings.keys or settings.without_keys or is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -63,16 +63,16 @@ def serve(create: Create, settings: Settings, name: str) -> int:
         )
     tracing.configure_logs(settings.log_level, settings.log_format)
     check_connections(settings.limits.connections)
-    server = _server(create, settings, name)
+    server = _server(factory, settings, name)
     server.run()
     return min(server.code, 1)
 
 
-def _server(create: Create, settings: Settings, name: str) -> _DrainingServer:
+def _server(factory: AppFactory, settings: Settings, name: str) -> _DrainingServer:
     warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # from prometheus_client, at a gauge's end
     share_arenas()
     server: _DrainingServer
-    app = create(settings, on_failure=lambda: server.fail())
+    app = factory(settings, on_failure=lambda: server.fail())
     config = configured(
         _reporting_failed_start(app, lambda: server.failed),
         settings,

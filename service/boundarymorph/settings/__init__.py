@@ -21,7 +21,7 @@ from boundarymorph.selection import methods
 from boundarymorph.settings.sections import SERVICE as SERVICE
 from boundarymorph.settings.sections import UNLIMITED as UNLIMITED
 from boundarymorph.settings.sections import AgentSettings as AgentSettings
-from boundarymorph.settings.sections import Attached as Attached
+from boundarymorph.settings.sections import AttachedTable as AttachedTable
 from boundarymorph.settings.sections import CacheSettings as CacheSettings
 from boundarymorph.settings.sections import EncoderSettings as EncoderSettings
 from boundarymorph.settings.sections import Hosts, Keys, PolicySettings, RelevanceKind, RerankSettings

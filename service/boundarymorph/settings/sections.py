@@ -68,7 +68,7 @@ RelevanceKind = Annotated[
 ]
 
 
-class Attached(BaseModel):
+class AttachedTable(BaseModel):
     """An existing table or collection in a store, and the names of its columns."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
@@ -131,7 +131,7 @@ class StoreSettings(BaseModel, extra="forbid"):
         description="For tables that are not in `indexes`: the full name of the model that made the vectors, or "
         '"service".',
     )
-    indexes: dict[str, Attached] = Field(
+    indexes: dict[str, AttachedTable] = Field(
         default_factory=dict,
         description="The tables by the name of the index. If empty, every table whose columns can be guessed is an "
         "index.",

@@ -52,7 +52,7 @@ class TestPaidRequests:
     async def test_request_that_may_have_been_served_is_not_repeated(
         self, behaviour: Behaviour, error: type[Exception], said: str
     ) -> None:
-        async with running(Cohere(), Cohere()) as servers, scoring(*servers, attempt_timeout=0.3) as scorer:
+        async with running(Cohere(), Cohere()) as servers, scoring(*servers, attempt_timeout=1.0) as scorer:
             for _ in range(4):
                 await check(scorer)
             for server in servers:
@@ -100,9 +100,9 @@ class TestDeadline:
             await scorer.connect()
             server.script = [well, well]
             server.behaviour = hang
-            scores = await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.4)
+            scores = await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 1.5)
             assert np.isnan(scores.values).sum() == len(TEXTS) - 2 and isinstance(scores.failure, DeadlineExceeded)
-            assert server.asked[-1]["deadline_ms"] <= 400
+            assert server.asked[-1]["deadline_ms"] <= 1500
 
     async def test_timeout_ends_a_call_without_a_deadline(self) -> None:
         async with running(Ours()) as [server], scoring(server, timeout=0.2) as scorer:

@@ -167,8 +167,8 @@ def test_listwise_model_is_recognized_by_name_behind_a_proxy(url: str, together:
 
 
 def test_activation_in_the_url_overrides_the_table() -> None:
-    dialect = parse("jina://?model=jina-reranker-v3.5&activation=none").dialect
-    read = dialect.read(b'{"results": [{"index": 0, "relevance_score": 0.25}]}', 1)
+    wire_format = parse("jina://?model=jina-reranker-v3.5&activation=none").format
+    read = wire_format.read(b'{"results": [{"index": 0, "relevance_score": 0.25}]}', 1)
     assert read.values.tolist() == [0.25]
 
 
@@ -176,14 +176,14 @@ def test_activation_in_the_url_overrides_the_table() -> None:
     "part", [None, "x", {"start": 0}, {"start": 3, "end": 3, "score": 0.5}, {"start": 0, "end": 1, "score": 1.5}]
 )
 def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> None:
-    dialect = parse(f"cohere://?model={PRO}").dialect
+    wire_format = parse(f"cohere://?model={PRO}").format
     good = {"start": 0, "end": 1, "score": 0.5}
     result = {"index": 0, "relevance_score": 0.5, "relevant_spans": [part, *[good] * MOST_SPANS]}
-    read = dialect.read(Reply({"results": [result]}).encoded().partition(b"\r\n\r\n")[2], 1)
+    read = wire_format.read(Reply({"results": [result]}).encoded().partition(b"\r\n\r\n")[2], 1)
     assert read.values.tolist() == [0.5] and read.spans == [[Span(0, 1, 0.5)] * (MOST_SPANS - 1)]
     assert (
         "relevant_spans"
-        not in parse("cohere://?model=rerank-v4.0-pro").dialect.request("m", TextContext("q"), ["a"], 1.0).body
+        not in parse("cohere://?model=rerank-v4.0-pro").format.request("m", TextContext("q"), ["a"], 1.0).body
     )
 
 

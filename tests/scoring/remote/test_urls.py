@@ -7,7 +7,7 @@ from boundarymorph.scoring.remote import parse
 
 
 @pytest.mark.parametrize(
-    ("url", "dialect", "base", "model"),
+    ("url", "wire_format", "base", "model"),
     [
         ("http://scorer:8081", "boundarymorph", "http://scorer:8081", None),
         ("http://scorer/team/a/?model=m", "boundarymorph", "http://scorer/team/a", "m"),
@@ -27,9 +27,9 @@ from boundarymorph.scoring.remote import parse
         ("openai+http://host:1/v1beta/openai/?model=m", "openai", "http://host:1/v1beta/openai", "m"),
     ],
 )
-def test_parse_reads_every_spelling_of_a_scorer_url(url: str, dialect: str, base: str, model: str | None) -> None:
+def test_parse_reads_every_spelling_of_a_scorer_url(url: str, wire_format: str, base: str, model: str | None) -> None:
     endpoint = parse(url)
-    assert (endpoint.dialect.name, endpoint.base, endpoint.model) == (dialect, base, model)
+    assert (endpoint.format.name, endpoint.base, endpoint.model) == (wire_format, base, model)
 
 
 @pytest.mark.parametrize(

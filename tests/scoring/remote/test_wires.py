@@ -80,25 +80,25 @@ EXCHANGES = [
 def test_wire_sends_and_reads_documented_exchanges(
     url: str, path: str, body: dict[str, Any] | None, answered: Any
 ) -> None:
-    dialect = parse(url).dialect
-    request = dialect.request("m", TextContext("q"), ["a", "b"], 10.0)
+    wire_format = parse(url).format
+    request = wire_format.request("m", TextContext("q"), ["a", "b"], 10.0)
     assert (request.path, request.cut) == (path, 0)
     assert body is None or request.body == body
-    read = dialect.read(orjson.dumps(answered), 2)
+    read = wire_format.read(orjson.dumps(answered), 2)
     np.testing.assert_allclose(read.values, [0.25, 0.75], rtol=1e-12)
     assert read.truncated == 0
 
 
 @pytest.mark.parametrize("url", ["http://a", "vllm://a", "sglang://a", "tei://a", "cohere://?model=m"])
 def test_wire_sends_the_instruction_to_servers_that_take_one(url: str) -> None:
-    body = parse(url).dialect.request("m", TextContext("q", "only of 2026"), ["a"], 10.0).body
+    body = parse(url).format.request("m", TextContext("q", "only of 2026"), ["a"], 10.0).body
     name = "instruct" if url.startswith("sglang") else "instruction"
     assert body.get(name) == ("only of 2026" if url.startswith(("http", "vllm", "sglang")) else None)
 
 
 def described(url: str, **told: Any) -> Any:
     endpoint = parse(url)
-    return endpoint.dialect.describe(orjson.dumps(told), endpoint.model)
+    return endpoint.format.describe(orjson.dumps(told), endpoint.model)
 
 
 TEI = {
@@ -208,16 +208,16 @@ BROKEN = [
 def test_wire_refuses_an_answer_that_breaks_it(kind: str, body: Any, message: str) -> None:
     scheme, _, activation = kind.partition(" ")
     options = f"model=m&activation={activation}" if activation else "model=m"
-    dialect = parse(f"{scheme}://a?{options}").dialect
+    wire_format = parse(f"{scheme}://a?{options}").format
     with pytest.raises(MalformedAnswer, match=message):
-        dialect.read(body if isinstance(body, bytes) else orjson.dumps(body), 2)
+        wire_format.read(body if isinstance(body, bytes) else orjson.dumps(body), 2)
 
 
 @pytest.mark.parametrize("activation", ["", "none"])
 def test_wire_asks_for_the_activation_unless_it_is_known(activation: str) -> None:
     url = f"llamacpp://a?activation={activation}" if activation else "llamacpp://a"
     with pytest.raises(MalformedAnswer, match="raw logit") as caught:
-        parse(url).dialect.read(orjson.dumps(scored(7.7)), 1)
+        parse(url).format.read(orjson.dumps(scored(7.7)), 1)
     assert ("?activation=sigmoid" in str(caught.value)) == (not activation)
 
 
@@ -226,14 +226,14 @@ def test_wire_keeps_scores_beside_a_missing_one_and_clips_rounding(missing: str 
     results = ['{"index": 0, "relevance_score": 1.0000001}']
     if missing is not None:
         results.append(f'{{"index": 1, "relevance_score": {missing}}}')
-    read = parse("cohere://?model=m").dialect.read(f'{{"results": [{", ".join(results)}]}}'.encode(), 2)
+    read = parse("cohere://?model=m").format.read(f'{{"results": [{", ".join(results)}]}}'.encode(), 2)
     np.testing.assert_array_equal(read.values, [1.0, np.nan])
 
 
 @pytest.mark.parametrize(("url", "most"), [("infinity://a", 122_880), ("systemone://?model=m", 8_000)])
 def test_wire_cuts_texts_that_the_server_would_refuse(url: str, most: int) -> None:
-    dialect = parse(url).dialect
-    longer, longest = (dialect.request("m", TextContext("q"), ["a" * (most + n)], 10.0) for n in range(2))
+    wire_format = parse(url).format
+    longer, longest = (wire_format.request("m", TextContext("q"), ["a" * (most + n)], 10.0) for n in range(2))
     assert longer.body == longest.body
     assert (longer.cut, longest.cut) == (0, 1)
 

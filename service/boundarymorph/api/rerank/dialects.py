@@ -20,7 +20,7 @@ from boundarymorph.api.rerank.ranking import (
     CHARACTERS_PER_TOKEN,
     TEXT,
     Answer,
-    Diagnosed,
+    DiagnosedAnswer,
     LaxBool,
     LaxDocument,
     LaxInt,
@@ -68,22 +68,22 @@ class DocumentsRequest(RerankRequest):
     use_activation: LaxBool | None = Field(None, description="vLLM's name: false means the same as raw_scores true.")
 
     api_version: ClassVar[str] = "1"
-    bare: ClassVar[bool] = False  # whether documents come back as strings
+    returns_strings: ClassVar[bool] = False  # whether documents come back as strings
 
     @property
-    def most(self) -> int | None:
+    def most_results(self) -> int | None:
         return self.top_n or self.top_k
 
     @property
-    def cut(self) -> bool:
+    def cuts_texts(self) -> bool:
         return self.truncation is not False
 
     @property
-    def raw(self) -> bool:
+    def returns_log_odds(self) -> bool:
         return bool(self.raw_scores) or self.use_activation is False
 
     @property
-    def returns(self) -> bool:
+    def returns_documents(self) -> bool:
         return bool(self.return_documents)
 
     def texts(self) -> list[str]:
@@ -92,7 +92,7 @@ class DocumentsRequest(RerankRequest):
 
     def document(self, index: int) -> Any:
         document = self.documents[index]
-        if self.bare:
+        if self.returns_strings:
             return text_of(document, f"documents.{index}", self.rank_fields or [TEXT])
         return {TEXT: document} if isinstance(document, str) else document
 
@@ -128,7 +128,7 @@ class CohereV2Request(DocumentsRequest):
 class BareRequest(DocumentsRequest):
     """A request of Infinity or Voyage, whose documents come back as strings."""
 
-    bare: ClassVar[bool] = True
+    returns_strings: ClassVar[bool] = True
 
 
 class RerankResult(Answer):
@@ -179,7 +179,7 @@ class Meta(BaseModel):
     warnings: list[str] | None = Field(None, description="Warnings for the caller.")
 
 
-class RerankAnswer(Diagnosed):
+class RerankAnswer(DiagnosedAnswer):
     """The results, best first, with the fields that clients of each dialect expect."""
 
     id: str = Field(description="The id of this answer.")
@@ -206,7 +206,7 @@ class AliyunOutput(Answer):
     )
 
 
-class AliyunAnswer(Diagnosed):
+class AliyunAnswer(DiagnosedAnswer):
     """The results, best first."""
 
     output: AliyunOutput = Field(description="The results.")
@@ -259,7 +259,7 @@ class MixedbreadRequest(RerankRequest):
     )
 
     @property
-    def returns(self) -> bool:
+    def returns_documents(self) -> bool:
         return self.return_input
 
     def texts(self) -> list[str]:
@@ -280,7 +280,7 @@ class MixedbreadRank(Answer):
     )
 
 
-class MixedbreadAnswer(Diagnosed):
+class MixedbreadAnswer(DiagnosedAnswer):
     """The results, best first."""
 
     object: Literal["list"] = Field("list", description="Always list.")
@@ -289,11 +289,11 @@ class MixedbreadAnswer(Diagnosed):
         validation_alias="results", description="The results, best first. Equal scores are in the order of the request."
     )
     top_k: int = Field(validation_alias="count", description="The number of results.")
-    return_input: bool = Field(validation_alias="returns", description="As in the request.")
+    return_input: bool = Field(validation_alias="returns_documents", description="As in the request.")
 
 
 @dataclass(frozen=True, slots=True)
-class TextOf:
+class TextField:
     """Mark a string that is read from the `text` of an object with this model."""
 
     model: type[BaseModel]
@@ -319,8 +319,8 @@ class NimQuery(NimText):
 class NimRequest(RerankRequest):
     """A request in the format of a NIM."""
 
-    query: Annotated[str, TextOf(NimQuery)] = Field(description="The query.")
-    documents: Array[Annotated[str, TextOf(NimText)]] = Field(
+    query: Annotated[str, TextField(NimQuery)] = Field(description="The query.")
+    documents: Array[Annotated[str, TextField(NimText)]] = Field(
         alias="passages", description="One or more texts to rank."
     )
     passages: LaxBool | None = Field(
@@ -336,11 +336,11 @@ class NimRequest(RerankRequest):
     )
 
     @property
-    def cut(self) -> bool:
+    def cuts_texts(self) -> bool:
         return self.truncate != "NONE"
 
     @property
-    def raw(self) -> bool:
+    def returns_log_odds(self) -> bool:
         return True
 
 
@@ -351,7 +351,7 @@ class NimRank(Answer):
     logit: float = Field(validation_alias="score", description="Log-odds of the score.")
 
 
-class NimAnswer(Diagnosed):
+class NimAnswer(DiagnosedAnswer):
     """All passages, best first."""
 
     rankings: list[NimRank] = Field(
@@ -392,15 +392,15 @@ class TeiRequest(RerankRequest):
     )
 
     @property
-    def cut(self) -> bool:
+    def cuts_texts(self) -> bool:
         return self.truncate is not False and self.truncation_direction.lower() == "right"
 
     @property
-    def raw(self) -> bool:
+    def returns_log_odds(self) -> bool:
         return self.raw_scores
 
     @property
-    def returns(self) -> bool:
+    def returns_documents(self) -> bool:
         return self.return_text
 
 
@@ -424,7 +424,7 @@ class WeaviateRequest(RerankRequest):
     documents: Array[LaxText] = Field(description="One or more texts.")
 
     @property
-    def returns(self) -> bool:
+    def returns_documents(self) -> bool:
         return True
 
 
@@ -491,7 +491,7 @@ class Dialect:
         error: The model of an error.
         refusal: A function that returns status and body of the response to a request with a problem.
         content: A function that returns the part of a ranking that the answer is made of.
-        flat: A function that returns a body whose query and documents are not within other objects.
+        flatten: A function that returns a body whose query and documents are not within other objects.
     """
 
     name: str
@@ -501,7 +501,7 @@ class Dialect:
     error: type[BaseModel] = RerankError
     refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]] = documents_refusal
     content: Callable[[Ranking], Any] = lambda ranking: ranking
-    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda data: data
+    flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda data: data
 
     @property
     def documents(self) -> str:
@@ -511,7 +511,7 @@ class Dialect:
     @property
     def takes_warnings(self) -> bool:
         """Whether answers have a place for warnings."""
-        return issubclass(self.answer, Diagnosed)
+        return issubclass(self.answer, DiagnosedAnswer)
 
 
 RERANKING = ("/v1/reranking", "/reranking")
@@ -532,7 +532,7 @@ DIALECTS = (
         ["/api/v1/services/rerank/text-rerank/text-rerank"],
         DocumentsRequest,
         AliyunAnswer,
-        flat=flattened,
+        flatten=flattened,
     ),
 )
 PATHS = {path: [dialect for dialect in DIALECTS if path in dialect.paths] for one in DIALECTS for path in one.paths}

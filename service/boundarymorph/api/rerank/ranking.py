@@ -119,27 +119,27 @@ class RerankRequest(BaseModel):
     )
 
     @property
-    def most(self) -> int | None:
+    def most_results(self) -> int | None:
         """The number of results; None and 0 stand for all."""
         return self.top_n
 
     @property
-    def cut(self) -> bool:
+    def cuts_texts(self) -> bool:
         """Whether texts that are too long for the model are cut instead of refused."""
         return True
 
     @property
     def makes_passages(self) -> bool:
         """Whether long documents become passages."""
-        return self.cut if self.passages is None else self.passages
+        return self.cuts_texts if self.passages is None else self.passages
 
     @property
-    def raw(self) -> bool:
+    def returns_log_odds(self) -> bool:
         """Whether results have log-odds in place of scores."""
         return False
 
     @property
-    def returns(self) -> bool:
+    def returns_documents(self) -> bool:
         """Whether results have their documents."""
         return False
 
@@ -205,7 +205,7 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedDocument:
     """A document with its score.
 
     Attributes:
@@ -287,7 +287,7 @@ class Ranking:
     texts: Sequence[str]
     id: str
     model: str
-    results: Sequence[Ranked]
+    results: Sequence[RankedDocument]
     tokens: int
     diagnostics: Diagnostics
 
@@ -302,9 +302,9 @@ class Ranking:
         return self.request.query
 
     @property
-    def returns(self) -> bool:
+    def returns_documents(self) -> bool:
         """Whether results have their documents."""
-        return self.request.returns
+        return self.request.returns_documents
 
     @property
     def output(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class Ranking:
         return {"results": self.results}
 
     @property
-    def data(self) -> Sequence[Ranked]:
+    def data(self) -> Sequence[RankedDocument]:
         """The results under Voyage's name."""
         return self.results
 
@@ -327,10 +327,10 @@ class Ranking:
         return len(self.results)
 
     @property
-    def in_order(self) -> list[Ranked]:
+    def in_order(self) -> list[RankedDocument]:
         """All documents in the order of the request; those without a result have a score of 0."""
         scores = {ranked.index: ranked.score for ranked in self.results}
-        return [Ranked(index, scores.get(index, 0.0), document=text) for index, text in enumerate(self.texts)]
+        return [RankedDocument(index, scores.get(index, 0.0), document=text) for index, text in enumerate(self.texts)]
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -349,7 +349,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-class Diagnosed(Answer):
+class DiagnosedAnswer(Answer):
     """An answer that also reports its usage, and the cost of the ranking."""
 
     usage: TokenUsage = Field(description="Estimated tokens.")

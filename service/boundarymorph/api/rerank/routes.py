@@ -21,7 +21,7 @@ from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
 from boundarymorph.api import handler, openapi, operations
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ReadyOf, permitted_caller
+from boundarymorph.api.dependencies import AccessOf, KeyOf, PartsOf, ReadyPartsOf, permitted_caller
 from boundarymorph.api.handler import PreparedRequest
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import DIALECTS, PATHS, TEI, Dialect, RerankError, TeiError
@@ -29,7 +29,7 @@ from boundarymorph.api.rerank.ranking import (
     CHARACTERS_PER_TOKEN,
     Diagnostics,
     NoDocuments,
-    Ranked,
+    RankedDocument,
     Ranking,
     RerankRequest,
     log_odds,
@@ -57,7 +57,7 @@ from boundarymorph.selection import Selection
 from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.result import SelectionResult
-from boundarymorph.selector.task import Context, Relevance, SelectionTask, Spending, Wanted
+from boundarymorph.selector.task import Aim, Context, Relevance, SelectionTask, Spending
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
@@ -78,16 +78,16 @@ class ParsedRequest:
         request: The request with the defaults of its policy.
         texts: The texts of the documents.
         policy: The name of the policy in force.
-        ignored: Warnings about fields that have no effect here.
-        whole: Whether the number of results stays the same. Documents that a policy would leave out then come last,
+        warnings: Warnings about fields that have no effect here.
+        keeps_all: Whether the number of results stays the same. Documents that a policy would leave out then come last,
             with a score of 0.
     """
 
     request: RerankRequest
     texts: Sequence[str]
     policy: str
-    ignored: Sequence[Notice]
-    whole: bool
+    warnings: Sequence[Notice]
+    keeps_all: bool
 
     @property
     def objects(self) -> list[Mapping[str, Any]]:
@@ -144,7 +144,7 @@ class DialectRoute(APIRoute):
 router = APIRouter(tags=["reranking"], route_class=DialectRoute)
 
 
-async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: ReadyOf) -> Response:
+async def rerank(request: Request, access: AccessOf, key: KeyOf, parts: ReadyPartsOf) -> Response:
     """Return all documents, best first, each with a score in [0, 1].
 
     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
@@ -158,11 +158,11 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
     dialect = _dialect(data, path)
     visit_of(request).refusal = dialect.refusal
-    asked, task = _read(request, access, dialect.flat(data), dialect, arrival, parts)
+    asked, task = _read(request, access, dialect.flatten(data), dialect, arrival, parts)
 
     def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
         ranking = _ranking(result, asked, task, parts.scorer.name)
-        if asked.request.returns:
+        if asked.request.returns_documents:
             task.context.memory.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
         content = dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True)
         count, warnings = int(result.selection.scored.sum()), ranking.diagnostics.warnings
@@ -183,7 +183,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
     summary="Describe the model for clients of text-embeddings-inference",
     responses={status: {"model": TeiError} for status in (401, 403, 429, 503)},
 )
-async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
+async def info(access: AccessOf, key: KeyOf, parts: PartsOf) -> TeiInfo:
     """Return the cross-encoder and the limits of one request."""
     settings, scorer = access.settings, parts.scorer
     model = getattr(scorer, "model", None)  # only scorers in this process have a model
@@ -205,9 +205,9 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     summary="List what `model` may name",
     responses={status: {"model": RerankError} for status in (401, 403, 429, 503)},
 )
-async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
+async def models(access: AccessOf, key: KeyOf, parts: PartsOf) -> Models:
     """Return the cross-encoder, which answers for any `model`, and the key's policies."""
-    names = [parts.scorer.name, *access.policies.names(caller)]
+    names = [parts.scorer.name, *access.policies.names(key)]
     return Models(data=[ModelCard(id=name) for name in names])
 
 
@@ -220,7 +220,7 @@ def _dialect(data: object, path: str) -> Dialect:
     if not isinstance(data, dict):
         raise InvalidInput("the body is not a JSON object")
     for dialect in PATHS[path]:
-        if dialect.flat(data).get(dialect.documents) is not None:
+        if dialect.flatten(data).get(dialect.documents) is not None:
             return dialect
     missing = f"there is no {' or '.join(repr(dialect.documents) for dialect in PATHS[path])}"
     for other in DIALECTS:
@@ -288,7 +288,7 @@ def _task(
     check_bound(field, count, limits.pool, "documents")
     for number, text in enumerate(asked.texts):
         check_bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
-    query = wanted.query[: limits.query_characters] if wanted.cut else wanted.query
+    query = wanted.query[: limits.query_characters] if wanted.cuts_texts else wanted.query
     check_bound("query", len(query), limits.query_characters, "characters")
     documents = [
         Document(str(number), text, metadata=dict(metadata))
@@ -300,7 +300,7 @@ def _task(
     relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
     human = is_human(relevance, settings.method, settings)
     exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # all scores are computed
-    k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
+    k = wanted.k or (min(wanted.most_results or settings.k, count) if long else count)
     check_bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
     check_bound("k", wanted.k or 0, limits.k, "documents")
     calibration = access.calibration if wanted.calibration is not False else None
@@ -311,10 +311,10 @@ def _task(
             words=settings.method in BY_WORDS,
             vectors=settings.vectors,
             ranked=True,  # documents mostly come in retrieval order
-            listed=exhaustive,
+            without_vectors=exhaustive,
             cut=cut,
         ),
-        Wanted(min(k, count), distinct=grouping_of(wanted.distinct, wanted.most or count, settings)),
+        Aim(min(k, count), distinct=grouping_of(wanted.distinct, wanted.most_results or count, settings)),
         Spending(
             budget,
             goal="scores" if exhaustive else "ranking",
@@ -340,7 +340,7 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
         TextTooLong: If the scorer cut a text, and the request does not allow that.
     """
     wanted, texts = asked.request, asked.texts
-    if result.truncated and not wanted.cut:
+    if result.truncated and not wanted.cuts_texts:
         raise TextTooLong(
             f"{quantity(result.truncated, 'text is', 'texts are')} longer than the model reads; "
             "let them be truncated, or split them"
@@ -351,11 +351,11 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
     best = {number: passage for number, id in zip(index, ids, strict=True) if (passage := passages.by_id.get(id))}
     read_so_far = ((number, result.documents.get(id)) for number, id in zip(index, ids, strict=True))
     spans = {number: result.spans_in(document) or () for number, document in read_so_far if document is not None}
-    results = _chosen(selection, index, asked, task.wanted.distinct)
+    results = _chosen(selection, index, asked, task.aim.distinct)
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     inferred = {ranked.index for ranked in results} - set(scored)
     read = sum(len(wanted.query) + len(best[number].text if number in best else texts[number]) for number in scored)
-    warnings = [*result.warnings, *asked.ignored]
+    warnings = [*result.warnings, *asked.warnings]
     if len(task.query) < len(wanted.query):
         said = f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)"
         warnings.append(Notice("query-truncated", said))
@@ -376,8 +376,8 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
         results=[
             replace(
                 ranked,
-                score=log_odds(ranked.score) if wanted.raw else ranked.score,
-                document=wanted.document(ranked.index) if wanted.returns else None,
+                score=log_odds(ranked.score) if wanted.returns_log_odds else ranked.score,
+                document=wanted.document(ranked.index) if wanted.returns_documents else None,
                 passage=passage_of(best.get(ranked.index)),
                 relevant_spans=wanted.chosen_spans(spans.get(ranked.index, ())) if wanted.wants_spans else None,
             )
@@ -407,26 +407,28 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
 
 def _chosen(
     selection: Selection, index: Sequence[int], asked: ParsedRequest, grouping: Grouping | None
-) -> list[Ranked]:
+) -> list[RankedDocument]:
     """Return the requested results.
 
     `index` has the positions of the selected documents in the request.
     """
-    wanted, returned = asked.request, asked.request.most or len(asked.texts)
+    wanted, returned = asked.request, asked.request.most_results or len(asked.texts)
     scores = selection.relevance if selection.value is None else selection.value
     there = selection.relevance >= (wanted.min_relevance or 0.0)
-    results = [Ranked(*pair) for pair in compress(zip(index, scores.tolist(), strict=True), there.tolist())]
+    results = [RankedDocument(*pair) for pair in compress(zip(index, scores.tolist(), strict=True), there.tolist())]
     results = results[:returned] if grouping is None else _distinct(results, asked, grouping, returned)
-    if not asked.whole:
+    if not asked.keeps_all:
         return results
     kept = {ranked.index for ranked in results}
-    return [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
+    return [*results, *(RankedDocument(number, 0.0) for number in index if number not in kept)][:returned]
 
 
-def _distinct(results: Sequence[Ranked], asked: ParsedRequest, grouping: Grouping, returned: int) -> list[Ranked]:
+def _distinct(
+    results: Sequence[RankedDocument], asked: ParsedRequest, grouping: Grouping, returned: int
+) -> list[RankedDocument]:
     """Return the best results that the grouping allows, at most `returned` results or groups."""
     objects = asked.objects
-    kept: list[Ranked] = []
+    kept: list[RankedDocument] = []
     taken = Counter[object]()
     for ranked in results:
         if not grouping.counts_groups and len(kept) == returned:

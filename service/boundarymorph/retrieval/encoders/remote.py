@@ -41,7 +41,7 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
         return wire.Answer(_rows(vectors, count))
 
 
-class OpenAI(wire.Dialect):
+class OpenAI(wire.Format):
     """OpenAI's API and compatible ones.
 
     The server rejects a text that is too long for the model.
@@ -75,8 +75,10 @@ class VLLM(OpenAI):
         return wire.vllm_description(body, model, self.most_texts)
 
 
-DIALECTS: dict[str, wire.Dialect] = {dialect.name: dialect for dialect in (TextEmbeddingsInference(), OpenAI(), VLLM())}
-_SPELLING = Spelling("an encoder", DIALECTS)
+FORMATS: dict[str, wire.Format] = {
+    wire_format.name: wire_format for wire_format in (TextEmbeddingsInference(), OpenAI(), VLLM())
+}
+_SPELLING = Spelling("an encoder", FORMATS)
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:

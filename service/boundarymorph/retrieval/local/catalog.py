@@ -24,7 +24,7 @@ from boundarymorph.inference.concurrency import compute_slot
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
-from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
+from boundarymorph.retrieval.document import Document, Retrieval, Search, in_pieces
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, unpack
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -89,7 +89,7 @@ class LocalIndex(DocumentStore):
     def structure(self) -> interfaces.StructureDescription | None:
         return self._trainer.files.description() if self.info.kind == "ivf" else None
 
-    def retrieve(self, search: Search) -> Retrieved:
+    def retrieve(self, search: Search) -> Retrieval:
         """Search as `Index.retrieve` does.
 
         Without vectors, BM25 ranks documents, which get lexical vectors.
@@ -119,7 +119,7 @@ class LocalIndex(DocumentStore):
                     embeddings = unit_from_halves(halves)
                     query = directions.units(search.unit[None])[0]
         warnings = [*self._warnings, *found.warnings]
-        return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings, halves=halves)
+        return Retrieval(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings, halves=halves)
 
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
@@ -165,7 +165,7 @@ class LocalIndex(DocumentStore):
             self._vectors = None
             self._catching_up.release()
 
-    def _by_words(self, search: Search) -> Retrieved:
+    def _by_words(self, search: Search) -> Retrieval:
         if search.embedding is not None or search.hybrid:
             raise errors.InvalidInput(
                 f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
@@ -181,14 +181,14 @@ class LocalIndex(DocumentStore):
         if not ids:
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
-            return Retrieved(nothing, [Notice("no-word-found", f"no {which} has a word of the query")], "lexical")
+            return Retrieval(nothing, [Notice("no-word-found", f"no {which} has a word of the query")], "lexical")
         with compute_slot():  # this also bounds the memory for words
             found = PoolWords.from_texts(texts)
             del texts
             vectors, query = lexical_vectors(found, search.query)
             features = {"bm25": scores, "similarity": exact_scores(vectors, query)}
             terms = found.terms(search.query)
-        return Retrieved(Pool(ids, vectors, query, scores, features, terms), vectors="lexical")
+        return Retrieval(Pool(ids, vectors, query, scores, features, terms), vectors="lexical")
 
     @contextmanager
     def _searched(self, search: Search) -> Iterator[tuple[VectorView, int]]:
@@ -386,7 +386,7 @@ class LocalCatalog:
         except FileNotFoundError:  # deleted meanwhile
             raise interfaces.unknown(name) from None
 
-    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
+    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.IndexListing:
         return interfaces.describe_indexes(filter(wanted, self._names()), self.describe)
 
     def totals(self) -> Mapping[str, interfaces.IndexTotals]:

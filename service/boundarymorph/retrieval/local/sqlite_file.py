@@ -64,7 +64,7 @@ SCHEMA = (
 )
 
 
-class _Held(threading.local):
+class _ThreadConnection(threading.local):
     connection: sqlite3.Connection | None = None  # the connection of this thread within `one_state`
 
 
@@ -80,7 +80,7 @@ class SqliteFile:
         self.path = path
         self._log_due = self.log_bytes
         self._writing = threading.Lock()
-        self._held = _Held()
+        self._held = _ThreadConnection()
         self._idle: deque[sqlite3.Connection] = deque()
         self._most_idle = _IDLE_CONNECTIONS
         self._closed = False

@@ -20,7 +20,7 @@ from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Store, Table, created_table, guess_columns
-from boundarymorph.settings import Attached
+from boundarymorph.settings import AttachedTable
 
 log = logging.getLogger(__name__)
 _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store accepts the name of a table
@@ -37,7 +37,7 @@ class StoreCatalog(interfaces.Catalog):
     def __init__(
         self,
         store: Store,
-        described: Mapping[str, Attached] | None = None,
+        described: Mapping[str, AttachedTable] | None = None,
         *,
         encoder: str | None = None,
         prefix: str = "boundarymorph_",
@@ -61,7 +61,7 @@ class StoreCatalog(interfaces.Catalog):
         self._seconds, self._clock = schema_seconds, clock
         self._lock = threading.Lock()
         self._open: dict[str, tuple[StoreIndex, float]] = {}
-        self._there: tuple[frozenset[str], Mapping[str, Attached], float] = (frozenset(), {}, -float("inf"))
+        self._there: tuple[frozenset[str], Mapping[str, AttachedTable], float] = (frozenset(), {}, -float("inf"))
 
     @property
     def described(self) -> frozenset[str]:
@@ -118,7 +118,7 @@ class StoreCatalog(interfaces.Catalog):
         index = self._reopened(name)
         return index.info.describe(name, index.count(), self._artifacts(index))
 
-    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
+    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.IndexListing:
         made, others = self._tables(fresh=True)
         names = sorted(filter(wanted, {*self._described, *made, *others}))
         return interfaces.describe_indexes(names, self.describe, named=True)
@@ -182,7 +182,7 @@ class StoreCatalog(interfaces.Catalog):
             self._open.pop(name, None)
             self._there = (frozenset(), {}, -float("inf"))
 
-    def _tables(self, *, fresh: bool = False) -> tuple[Collection[str], Mapping[str, Attached]]:
+    def _tables(self, *, fresh: bool = False) -> tuple[Collection[str], Mapping[str, AttachedTable]]:
         """Return the names of the indexes made here and, unless tables are described, the others."""
         with self._lock:
             made, others, until = self._there
@@ -269,7 +269,7 @@ class Catalogs(interfaces.Catalog):
         found.index = self._called(catalog, inner)
         return found
 
-    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
+    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.IndexListing:
         """List the indexes as `Catalog.list` does, and a store that is away by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [*self._base.list(lambda name: name not in described and wanted(name))]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.notices import Notice
 from boundarymorph.reading import has_content, quantity
-from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
+from boundarymorph.retrieval.document import STOP, Document, Retrieval, Search, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter, bounds
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.ranking import check_search, exact_scores, fuse_pool, unit_embeddings, unit_from_halves
@@ -39,7 +39,7 @@ class StoreIndex:
     def count(self) -> int:
         return self.table.count()
 
-    def retrieve(self, search: Search) -> Retrieved:
+    def retrieve(self, search: Search) -> Retrieval:
         """Search as `Index.retrieve` does. BM25 is computed over the texts of the pool."""
         if search.hybrid and not self.info.lexical:
             raise InvalidInput(f"the index {self.name!r} keeps no words; leave hybrid out")
@@ -51,11 +51,11 @@ class StoreIndex:
         if len(found.ids) < wanted and (condition is None or not found.ids):
             said += self._missing(found, wanted, condition)
         if not len(near) or not self.info.lexical:
-            return Retrieved(near, said)
+            return Retrieval(near, said)
         pool = self._by_words(near, search, condition) if self.table.words and search.hybrid else near
         read = dict(found.documents)
         pool, warnings = self._with_texts(pool, search, read)
-        return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
+        return Retrieval(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
         """Return a document with a text, and its (d,) unit vector.

@@ -17,7 +17,7 @@ from boundarymorph.errors import RetrieverFailed
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Language
-from boundarymorph.settings import Attached
+from boundarymorph.settings import AttachedTable
 
 EXACT = 100_000  # documents up to which every search of a store is exact, unless `search` says otherwise
 _IDS = ("id", "_id", "langchain_id", "uuid", "pk", "doc_id")
@@ -58,7 +58,7 @@ class Table(Language[Any], Protocol):
         at_a_time: Most ids per call.
     """
 
-    attached: Attached
+    attached: AttachedTable
     dimension: int
     words: bool = False
     stale: bool = False
@@ -117,7 +117,7 @@ class Table(Language[Any], Protocol):
 
 
 def check_columns(
-    attached: Attached, columns: Iterable[str], store: str, kind: str = "table", part: str = "column"
+    attached: AttachedTable, columns: Iterable[str], store: str, kind: str = "table", part: str = "column"
 ) -> None:
     """Raise RetrieverFailed unless a table has all columns that the settings name."""
     there, it = list(columns), attached
@@ -159,7 +159,7 @@ class Store(Protocol):
         """Return the name of the table in a description."""
         return name
 
-    def open(self, attached: Attached) -> Table:
+    def open(self, attached: AttachedTable) -> Table:
         """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
 
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
@@ -178,12 +178,14 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def created_table(store: Store, table: str) -> Attached:
+def created_table(store: Store, table: str) -> AttachedTable:
     """Return the description of a table that `Store.create` makes."""
-    return Attached(table=table, id=store.id, title="title", metadata=("metadata",), writable=True, digest="digest")
+    return AttachedTable(
+        table=table, id=store.id, title="title", metadata=("metadata",), writable=True, digest="digest"
+    )
 
 
-def guess_columns(table: str, columns: Mapping[str, str], own_id: str | None = None) -> Attached | None:
+def guess_columns(table: str, columns: Mapping[str, str], own_id: str | None = None) -> AttachedTable | None:
     """Return the roles of the columns of a table, by their kinds, or None if they are not clear.
 
     `own_id` is as in `Store`.
@@ -196,7 +198,7 @@ def guess_columns(table: str, columns: Mapping[str, str], own_id: str | None = N
         return None
     title = "title" if "title" in columns else None
     metadata = next((name for name in _METADATA if columns.get(name) in ("json", "object")), None)
-    return Attached(
+    return AttachedTable(
         table=table, id=id, text=text, vector=vectors[0], title=title, metadata=(metadata,) if metadata else None
     )
 
@@ -224,7 +226,7 @@ class Payload:
     """
 
     def __init__(
-        self, attached: Attached, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
+        self, attached: AttachedTable, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
     ) -> None:
         """Find the columns.
 

@@ -16,7 +16,7 @@ from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownI
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.table import EXACT, FoundRows, Payload, Store, Table, check_columns
-from boundarymorph.settings import Attached, StoreSettings, secret
+from boundarymorph.settings import AttachedTable, StoreSettings, secret
 
 ABOUT = "boundarymorph"
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
@@ -65,7 +65,7 @@ class ElasticsearchStore(Store):
             if not name.startswith("."):
                 yield name, {field: _kind(given) for field, given in fields.items()}
 
-    def open(self, attached: Attached) -> ElasticsearchTable:
+    def open(self, attached: AttachedTable) -> ElasticsearchTable:
         described = self.ask("GET", f"/{quote(attached.table, safe='')}/_mapping")
         mapping = next(iter(described.values()))["mappings"]  # an alias stands for its first index
         fields = mapping.get("properties", {})
@@ -147,7 +147,7 @@ class ElasticsearchTable(Table):
     """
 
     def __init__(
-        self, store: ElasticsearchStore, attached: Attached, mapping: Mapping[str, Any], dimension: int
+        self, store: ElasticsearchStore, attached: AttachedTable, mapping: Mapping[str, Any], dimension: int
     ) -> None:
         self._store, self.attached, self._mapping, self.dimension = store, attached, mapping, dimension
         fields = mapping["properties"]

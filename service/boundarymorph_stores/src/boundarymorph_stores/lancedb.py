@@ -19,7 +19,7 @@ from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverU
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
 from boundarymorph.retrieval.stores.table import EXACT, FoundRows, Payload, Store, Table, check_columns, is_integer
-from boundarymorph.settings import Attached, StoreSettings, secret
+from boundarymorph.settings import AttachedTable, StoreSettings, secret
 
 ABOUT = "boundarymorph.index"
 SETTLED = 64  # writes after which the pieces of a table are joined
@@ -63,7 +63,7 @@ class LanceStore(Store):
                 schema = self._connected().open_table(name).schema
                 yield name, {field.name: kind_of(field.type) for field in schema}
 
-    def open(self, attached: Attached) -> LanceTable:
+    def open(self, attached: AttachedTable) -> LanceTable:
         with errors():
             return LanceTable(self._connected().open_table(attached.table), attached, self.timeout)
 
@@ -94,7 +94,7 @@ class LanceTable(Table):
     The search is exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index.
     """
 
-    def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
+    def __init__(self, table: Any, attached: AttachedTable, timeout: timedelta) -> None:
         self._table, self.attached, self._timeout = table, attached, timeout
         schema: arrow.Schema = table.schema
         self.about = (schema.metadata or {}).get(ABOUT.encode(), b"").decode()

@@ -21,7 +21,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, Limit
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
 from boundarymorph.retrieval.stores.table import FoundRows, Payload, Store, Table, check_columns, is_integer
-from boundarymorph.settings import Attached, StoreSettings, secret
+from boundarymorph.settings import AttachedTable, StoreSettings, secret
 from boundarymorph_stores.milvus_connection import CollectionNotLoaded, MilvusConnection
 
 PROPERTY = "boundarymorph.index"
@@ -95,7 +95,7 @@ class MilvusStore(Store):
             fields = _fields(self._connection.call("describe_collection", name))
             yield name, {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
 
-    def open(self, attached: Attached) -> MilvusTable:
+    def open(self, attached: AttachedTable) -> MilvusTable:
         table = MilvusTable(self._connection, attached, self._consistency)
         if attached.digest and table.about and not table.index:  # its creation was interrupted
             self._index(attached.table, orjson.loads(table.about)["kind"], words=table.words)
@@ -154,7 +154,7 @@ class MilvusTable(Table):
 
     at_a_time = IDS_AT_A_TIME
 
-    def __init__(self, connection: MilvusConnection, attached: Attached, consistency: str = "strong") -> None:
+    def __init__(self, connection: MilvusConnection, attached: AttachedTable, consistency: str = "strong") -> None:
         self.stale = False
         self._connection, self._consistency = connection, consistency.capitalize()
         described = connection.call("describe_collection", attached.table)

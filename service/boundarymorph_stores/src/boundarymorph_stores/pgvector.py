@@ -28,7 +28,7 @@ from boundarymorph.retrieval.stores.table import (
     is_integer,
     is_uuid,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import AttachedTable, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
 SCAN |= {"hnsw.scan_mem_multiplier": 16}
@@ -101,7 +101,7 @@ class PgvectorStore(Store):
     def reference(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    def open(self, attached: Attached) -> PgvectorTable:
+    def open(self, attached: AttachedTable) -> PgvectorTable:
         columns = {name: (type, modifier) for name, type, modifier in self.read(_COLUMNS, (attached.table,))}
         if not columns:
             raise UnknownIndex(f"there is no table {attached.table!r}")
@@ -241,7 +241,7 @@ class PgvectorTable(Table):
 
     at_a_time = 10_000
 
-    def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, store: PgvectorStore, attached: AttachedTable, columns: Mapping[str, tuple[str, int]]) -> None:
         self._store, self.attached = store, attached
         self.words = attached.full_text is not None
         ((named,),) = store.read("SELECT to_regclass(%s)::text", (attached.table,))

@@ -21,7 +21,7 @@ from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavail
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.table import EXACT, FoundRows, Payload, Store, Table, is_integer, is_uuid
-from boundarymorph.settings import Attached, StoreSettings, secret
+from boundarymorph.settings import AttachedTable, StoreSettings, secret
 
 ABOUT = "boundarymorph"
 NODE = "_node_content"  # field in which LlamaIndex stores texts, in JSON
@@ -74,7 +74,7 @@ class QdrantStore(Store):
                     }
                     yield name, fields | dict.fromkeys(vectors, "vector")
 
-    def open(self, attached: Attached) -> QdrantTable:
+    def open(self, attached: AttachedTable) -> QdrantTable:
         with errors():
             collection = self.client.get_collection(attached.table)
         described = collection.config.params.vectors
@@ -118,7 +118,7 @@ class QdrantTable(Table):
     """
 
     def __init__(
-        self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, about: str = ""
+        self, client: QdrantClient, attached: AttachedTable, dimension: int, using: str | None, about: str = ""
     ) -> None:
         self.about = about
         self._client, self.attached, self.dimension, self._using = client, attached, dimension, using
