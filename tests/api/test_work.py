@@ -87,7 +87,7 @@ async def test_selections_proceed_while_other_requests_wait_for_storage(
 
 
 class TestAnswers:
-    """A response that is long, or compares much metadata, is made in a thread, and so are the notes on its texts."""
+    """Long responses, and the notes on many texts, are made in a thread."""
 
     @pytest.mark.parametrize(
         "documents", [[{"text": "a", "group": "b" * 50_000}, {"text": "c"}], ["a"] * 10_000], ids=["large", "many"]

@@ -89,7 +89,7 @@ def test_filter_errors_name_the_place_of_the_mistake(filter: object, message: st
 
 
 def test_many_values_are_looked_up_as_fast_as_few() -> None:
-    """A list in the metadata may have millions of elements, and nothing interrupts their comparison."""
+    """Nothing interrupts the comparison of a list in the metadata with the values."""
     elements, spent = list(range(100_000)), []
     for values in (1, MAX_VALUES - 2):
         filter = Filter({"a": {"in": [-1 - number for number in range(values)]}})

@@ -60,7 +60,7 @@ def test_log_message_stays_on_one_line() -> None:
 
 
 def test_other_libraries_log_in_the_same_form() -> None:
-    """Otherwise the SDK of MCP makes a colourful traceback of 200 lines, for which the event loop waits a second."""
+    """The handler of MCP's SDK needs a second for a traceback."""
     code = (
         "import logging; from boundarymorph.telemetry import tracing; tracing.configure_logs('info', 'json'); "
         "from boundarymorph.agents import tools; tools.server_of(None); logging.getLogger('mcp.server').error('broken')"
