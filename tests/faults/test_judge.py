@@ -82,7 +82,7 @@ def test_language_model_too_slow_gives_a_partial_answer(judged: Service, model: 
 
 
 def test_language_model_missing_answer_gives_the_other_grades(judged: Service, model: Server, table: Table) -> None:
-    model.script = [well] * 6 + [hang]
+    model.script = [*6 * [well], hang]
     response = ask(judged, deadline_ms=6_000, k=len(IDS))
     body = check_answer(response, "partial", k=len(IDS))
     calls, scored = calls_and_hits(body)[0], sum(each["source"] == "cross_encoder" for each in body["documents"])
