@@ -154,8 +154,8 @@ def stop_of(task: SelectionTask, budget: int) -> Budget:
     return Budget(budget) if task.spending.tolerance is None else Tolerance(budget, task.spending.tolerance)
 
 
-def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
-    """Return the number of rounds for a budget, or None for rounds that grow.
+def rounds_of(task: SelectionTask, full: int) -> int | None:
+    """Return the number of rounds for the task's budget, or None for rounds that grow.
 
     A fixed budget is spent in few rounds. A selection that stops by itself, and one by the score alone, use the scores
     more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
@@ -165,4 +165,4 @@ def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
         return spending.rounds
     if task.relevance.human and spending.tolerance is None and task.aim.target is None:
         return ROUNDS
-    return None if full == 1 else -(-budget // full)
+    return None if full == 1 else -(-spending.budget // full)
