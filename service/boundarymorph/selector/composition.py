@@ -36,7 +36,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.boundary import keep_chosen
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
-from boundarymorph.selector.documents import Documents, Grouping, Groups
+from boundarymorph.selector.documents import Documents, Grouping
 from boundarymorph.selector.remarks import boost_notices
 from boundarymorph.selector.scores import CalibratedScores
 from boundarymorph.selector.task import Aim, SelectionTask
@@ -89,7 +89,7 @@ async def limits_of(wanted: Aim, candidates: Candidates, documents: Documents, i
     limit: Limit = capacity_of(k=wanted.k, lengths=lengths, max_tokens=wanted.max_tokens)
     limit = candidates.passages.restrict(limit, ids)
     if (grouping := wanted.distinct) is not None:
-        limit = Groups(grouping, await documents.read_groups(grouping)).restrict(limit)
+        limit = grouping.restrict(limit, await documents.read_groups(grouping))
         if grouping.path is not None and not any(map(grouping.value, documents.read_so_far.values())):
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
             warnings.append(Notice("field-not-found", said))
