@@ -106,7 +106,7 @@ def run(environment: Environment, python: Path, running: Servers) -> list[dict[s
 def page(results: Sequence[dict[str, Any]], day: str) -> str:
     """Return the page with the numbers of passed checks, the clients, and the failed checks."""
     failed = [result for result in results if result["problem"] is not None]
-    clients = dict.fromkeys(f"{result['package']} {result['version']}".strip() for result in results)
+    clients = dict.fromkeys(f"{result['package']}=={result['version']}".removesuffix("==") for result in results)
     summary = f"{len(results) - len(failed)} of {len(results)} checks passed on {day}, with Python"
     lines = [f"{summary} {platform.python_version()}, and these clients:", "", "```", *clients, "```", ""]
     lines += [f"- `{result['package']}` failed: {result['what']}" for result in failed]
