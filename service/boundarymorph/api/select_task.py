@@ -103,7 +103,7 @@ def task_of(
 def context_of(
     caller: Context, deadline_ms: float | None, on_failure: str | None, settings: Settings, arrival: float
 ) -> Context:
-    """Return the context of a caller's request with these fields, which arrived then on `time.monotonic()`."""
+    """Return the context of a caller with the fields of a request that arrived at a time."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.from_request(arrival, min(seconds, settings.limits.deadline_seconds))
     return replace(caller, deadline=deadline, accepts=ACCEPTANCES[on_failure])
