@@ -86,6 +86,6 @@ async def test_select_learns_a_feature_that_scores_follow(client: httpx.AsyncCli
 )
 def test_index_source_reads_reduced_vectors_for_few_calls(asked: dict[str, Any], enough: bool) -> None:
     request = SelectRequest.model_validate({"query": "tram", "index": "notes", "k": 10} | asked)
-    source = source_of(request, "tram", Settings())
+    source = source_of(request, "tram", Settings(), None)
     assert isinstance(source, IndexSource)
     assert source.search.directions is enough

@@ -18,7 +18,7 @@ from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.select_task import task_of
 from boundarymorph.api.visit import visit_of
 from boundarymorph.selector.result import SelectionResult
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Context, SelectionTask
 
 router = APIRouter(tags=["selection"])
 STREAMED = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
@@ -70,9 +70,7 @@ def _prepared(
         arrival,
         access.calibration,
         window=parts.scorer.max_length,
-        caller=visit.caller,
-        tenant=key.tenant,
-        memory=visit.memory_limits(access),
+        context=Context(visit.caller, key.tenant, memory=visit.memory_limits(access)),
     )
     if task.spending.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # other requests need no model

@@ -5,7 +5,8 @@ from __future__ import annotations
 import binascii
 import math
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from boundarymorph.retrieval.passages import Cut
 from boundarymorph.selection import methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
-from boundarymorph.selector.documents import UNLIMITED, Grouping, MemoryLimits
+from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import (
     Acceptance,
     Aim,
@@ -45,6 +46,7 @@ from boundarymorph.settings import Limits, Settings
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # most calls for which the main directions of vectors suffice
 READ_AHEAD = 200  # documents that come with a pool; most documents that are read later are among them
+NO_CALLER = Context()  # the service itself
 USUAL_WINDOW = 512  # tokens, assumed for a scorer with an unknown window if the request asks for passages
 # By the value of on_failure.
 ACCEPTANCES: dict[str | None, Acceptance] = {"error": "complete", None: "scored", "degrade": "anything"}
@@ -57,9 +59,7 @@ def task_of(
     calibration: Calibration | None = None,
     *,
     window: int | None = None,
-    caller: str = "",
-    tenant: str = "",
-    memory: MemoryLimits = UNLIMITED,
+    context: Context = NO_CALLER,
 ) -> SelectionTask:
     """Return the task of a request, with defaults filled in and limits checked.
 
@@ -69,9 +69,7 @@ def task_of(
         arrival: The time of the request's arrival, on `time.monotonic()`.
         calibration: The calibration of pools; an index brings its own with its candidates.
         window: The tokens that the scorer reads, or None if it does not say.
-        caller: The caller on whose behalf the work is done; "" is the service itself.
-        tenant: The tenant whose known scores are used.
-        memory: The limits on the memory of the task.
+        context: The caller and its limits; the request adds its deadline and what it accepts.
 
     Raises:
         LimitExceeded: If a value is beyond a limit.
@@ -86,7 +84,7 @@ def task_of(
     sources = [WeightedSource(source_of(request, one.query, settings, window), one.weight) for one in queries]
     return SelectionTask(
         sources[0].source,
-        _wanted(request, settings),
+        _aim(request, settings),
         _spending(request, settings),
         Relevance(
             method,
@@ -94,34 +92,28 @@ def task_of(
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
-            boosts=boosts_of(request.boost, () if request.pool is None else request.pool.documents),
+            boosts=boosts_of(request.boost, _given(request)),
         ),
         _report(request, limits),
-        context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, memory),
+        context_of(context, request.deadline_ms, request.on_failure, settings, arrival),
         sources if request.queries else (),
     )
 
 
 def context_of(
-    deadline_ms: float | None,
-    on_failure: str | None,
-    settings: Settings,
-    arrival: float,
-    caller: str,
-    tenant: str,
-    memory: MemoryLimits,
+    caller: Context, deadline_ms: float | None, on_failure: str | None, settings: Settings, arrival: float
 ) -> Context:
-    """Return the context of a request with these fields; see `task_of` for the other arguments."""
+    """Return the context of a caller with the fields of a request that arrived at a time."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.from_request(arrival, min(seconds, settings.limits.deadline_seconds))
-    return Context(caller, tenant, deadline, ACCEPTANCES[on_failure], memory)
+    return replace(caller, deadline=deadline, accepts=ACCEPTANCES[on_failure])
 
 
-def _wanted(request: SelectRequest, settings: Settings) -> Aim:
+def _aim(request: SelectRequest, settings: Settings) -> Aim:
     limits, objective, max_tokens = settings.limits, request.objective, request.max_tokens
     k = request.k or settings.k
     least = LIKELY if objective and request.min_relevance is None else request.min_relevance
-    wanted = Aim(
+    aim = Aim(
         k=limits.k if objective else None if max_tokens is not None else k,
         max_tokens=max_tokens,
         min_relevance=least,
@@ -132,25 +124,21 @@ def _wanted(request: SelectRequest, settings: Settings) -> Aim:
         excluded_ids=frozenset(request.exclude_ids or ()),
     )
     check_bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
-    check_bound("k", wanted.k or 0, limits.k, "documents")
-    diverse = wanted.k if wanted.diversity else None
+    check_bound("k", aim.k or 0, limits.k, "documents")
+    diverse = aim.k if aim.diversity else None
     check_bound("k", diverse or 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
     check_bound("max_tokens", max_tokens or 0, limits.max_tokens, "tokens")
-    return wanted
+    return aim
 
 
-def boosts_of(rules: Sequence[BoostRule] | None, documents: Sequence[PoolDocument] = ()) -> Boosts | None:
-    """Return the boosts of a request, at the present time.
+def boosts_of(rules: Sequence[BoostRule] | None, given: Mapping[str, PoolDocument]) -> Boosts | None:
+    """Return the boosts of a request with these rules and documents, at the present time.
 
     Raises:
         InvalidInput: If a rule is malformed.
         LimitExceeded: If a filter is too large.
     """
-    weights = {
-        str(place) if given.id is None else given.id: given.weight
-        for place, given in enumerate(documents)
-        if given.weight is not None
-    }
+    weights = {id: document.weight for id, document in given.items() if document.weight is not None}
     return Boosts(rules_of(rules or (), time.time()), weights) if rules or weights else None
 
 
@@ -217,13 +205,18 @@ def is_human(relevance: str | None, method: str, settings: Settings, *, searches
 
 def _known(request: SelectRequest) -> dict[str, float]:
     """Return the scores that came with a request, by id."""
+    scores = ((id, document.cross_encoder_score) for id, document in _given(request).items())
+    return {id: score for id, score in scores if score is not None} | (request.known_scores or {})
+
+
+def _given(request: SelectRequest) -> dict[str, PoolDocument]:
+    """Return the documents that came with a request, by id."""
     documents = [] if request.pool is None else request.pool.documents
-    with_pool = {
-        str(place) if given.id is None else given.id: given.cross_encoder_score
-        for place, given in enumerate(documents)
-        if given.cross_encoder_score is not None
-    }
-    return with_pool | (request.known_scores or {})
+    return {_id(place, document): document for place, document in enumerate(documents)}
+
+
+def _id(place: int, document: PoolDocument) -> str:
+    return str(place) if document.id is None else document.id
 
 
 def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
@@ -258,7 +251,7 @@ def budget_of(request: SelectRequest, settings: Settings) -> int:
             return int(budget)
 
 
-def source_of(request: SelectRequest, query: str, settings: Settings, window: int | None = None) -> Source:
+def source_of(request: SelectRequest, query: str, settings: Settings, window: int | None) -> Source:
     """Return the source of the candidates of one query. Raises as `task_of` does."""
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
@@ -342,8 +335,7 @@ def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:
     for position, given in enumerate(pool.documents):
         characters = len(given.text) + len(given.title or "")
         check_bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
-        identifier = str(position) if given.id is None else given.id
-        documents.append(Document(identifier, given.text, given.title, given.metadata))
+        documents.append(Document(_id(position, given), given.text, given.title, given.metadata))
     return documents
 
 

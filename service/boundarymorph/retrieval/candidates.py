@@ -170,34 +170,26 @@ class GivenCandidates:
 
     async def retrieve(self, run: Run) -> Retrieval:
         warnings = [] if self.source.cut is None else await run(self._divide, self.source.cut)
-        ids = [document.id for document in self.source.documents]
-        if self.source.without_vectors:
+        source, features = self.source, self._features
+        ids = [document.id for document in source.documents]
+        if source.without_vectors:
             return Retrieval(Pool.from_ids(ids), vectors="none")
-        made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
-        lexical = (
-            self.source.vectors == "lexical" and self.source.embeddings is None and self.source.query_embedding is None
-        )
-        by_words = lexical and self.source.scores is None and not self.source.ranked
-        features, words, terms = self._features, None, None
-        if lexical or self.source.words:
-            words = await run(PoolWords.from_texts, [document.content for document in self.source.documents])
-            if (by_words or self.source.words) and "bm25" not in features:
-                features["bm25"] = await run(
-                    words.bm25, self.source.query
-                )  # an answer in case there is no time for more
-            if self.source.words:
-                terms = await run(words.terms, self.source.query)
-        if lexical and words is not None:
-            made = (*await run(lexical_vectors, words, self.source.query), "lexical", [])
-        else:
-            made = await self._embedded(run)
-        documents, query, source, of_vectors = made
+        lexical = source.vectors == "lexical" and source.embeddings is None and source.query_embedding is None
+        by_words = lexical and source.scores is None and not source.ranked
+        words, terms = None, None
+        if lexical or source.words:
+            words = await run(PoolWords.from_texts, [document.content for document in source.documents])
+            if (by_words or source.words) and "bm25" not in features:
+                features["bm25"] = await run(words.bm25, source.query)  # an order in case there is no time for more
+            if source.words:
+                terms = await run(words.terms, source.query)
+        vectors, query, made_by = await self._vectors(run, words if lexical else None, warnings)
         scores = features["bm25"] if by_words else self._order
-        pool = await run(Pool.from_embeddings, ids, documents, query, scores, features, terms)
+        pool = await run(Pool.from_embeddings, ids, vectors, query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
             similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
             pool = replace(pool, features={**pool.features, "similarity": similarity})
-        return Retrieval(pool, warnings + of_vectors, source)
+        return Retrieval(pool, warnings, made_by)
 
     def _divide(self, cut: Cut) -> list[Notice]:
         """Replace long documents by their passages, and return warnings."""
@@ -255,38 +247,48 @@ class GivenCandidates:
     def _by_id(self) -> dict[str, Document]:
         return {document.id: document for document in self.source.documents}
 
-    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
-        """Return the given vectors of documents and query, completed by the encoder.
+    async def _vectors(
+        self, run: Run, words: PoolWords | None, warnings: list[Notice]
+    ) -> tuple[ArrayLike, ArrayLike, VectorSource]:
+        """Return the vectors of documents and query, and their source. It adds to the warnings.
 
-        Also return their source, and warnings.
+        They are made from these words. Without words, the encoder makes those that are not given.
         """
-        source: VectorSource = "given"
-        warnings = []
-        if isinstance(self.source.embeddings, np.ndarray):
-            embeddings = self.source.embeddings
+        if words is not None:
+            return *await run(lexical_vectors, words, self.source.query), "lexical"
+        given, query = self.source.embeddings, self.source.query_embedding
+        made_by: VectorSource = "given"
+        if isinstance(given, np.ndarray):
+            vectors = given
         else:
-            rows = await run(_rows, self.source.embeddings or [])
-            missing = [position for position in range(len(self.source.documents)) if position not in rows]
-            if missing:
-                texts = [self.source.documents[position].content for position in missing]
-                texts = [text if has_content(text) else NO_TEXT for text in texts]
-                encoded = await self.retriever.embed_documents(texts, caller=self.caller)
-                rows.update(zip(missing, encoded.vectors, strict=True))
-                if encoded.truncated:
-                    cut = quantity(encoded.truncated, "document was", "documents were")
-                    said = f"{cut} cut to the encoder's maximum length to be embedded"
-                    warnings.append(Notice("embedding-truncated", said))
-            if len({row.shape for row in rows.values()}) > 1:
-                raise InvalidEmbeddings(
-                    "the embeddings have different dimensions"
-                    + (", some given and some of this service's encoder; give all of them or none" if missing else "")
-                )
-            embeddings = await run(np.stack, [rows[position] for position in range(len(self.source.documents))])
-            source = "encoder" if missing else "given"
-        query = self.source.query_embedding
+            vectors, made_by = await self._completed(run, given or [], warnings)
         if query is None:
             query = await self.retriever.embed_query(self.source.query, caller=self.caller)
-        return embeddings, query, source, warnings
+        return vectors, query, made_by
+
+    async def _completed(
+        self, run: Run, given: Sequence[ArrayLike | None], warnings: list[Notice]
+    ) -> tuple[NDArray[np.floating], VectorSource]:
+        """Return the given vectors of documents, completed by the encoder, and their source."""
+        documents = self.source.documents
+        rows = await run(_rows, given)
+        missing = [position for position in range(len(documents)) if position not in rows]
+        if missing:
+            texts = [documents[position].content for position in missing]
+            texts = [text if has_content(text) else NO_TEXT for text in texts]
+            encoded = await self.retriever.embed_documents(texts, caller=self.caller)
+            rows.update(zip(missing, encoded.vectors, strict=True))
+            if encoded.truncated:
+                cut = quantity(encoded.truncated, "document was", "documents were")
+                said = f"{cut} cut to the encoder's maximum length to be embedded"
+                warnings.append(Notice("embedding-truncated", said))
+        if len({row.shape for row in rows.values()}) > 1:
+            raise InvalidEmbeddings(
+                "the embeddings have different dimensions"
+                + (", some given and some of this service's encoder; give all of them or none" if missing else "")
+            )
+        vectors = await run(np.stack, [rows[position] for position in range(len(documents))])
+        return vectors, "encoder" if missing else "given"
 
 
 Candidates = IndexedCandidates | GivenCandidates

@@ -36,7 +36,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.boundary import keep_chosen
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
-from boundarymorph.selector.documents import Documents, Grouping, Groups
+from boundarymorph.selector.documents import Documents, Grouping
 from boundarymorph.selector.remarks import boost_notices
 from boundarymorph.selector.scores import CalibratedScores
 from boundarymorph.selector.task import Aim, SelectionTask
@@ -89,7 +89,7 @@ async def limits_of(wanted: Aim, candidates: Candidates, documents: Documents, i
     limit: Limit = capacity_of(k=wanted.k, lengths=lengths, max_tokens=wanted.max_tokens)
     limit = candidates.passages.restrict(limit, ids)
     if (grouping := wanted.distinct) is not None:
-        limit = Groups(grouping, await documents.read_groups(grouping)).restrict(limit)
+        limit = grouping.restrict(limit, await documents.read_groups(grouping))
         if grouping.path is not None and not any(map(grouping.value, documents.read_so_far.values())):
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
             warnings.append(Notice("field-not-found", said))
@@ -154,8 +154,8 @@ def stop_of(task: SelectionTask, budget: int) -> Budget:
     return Budget(budget) if task.spending.tolerance is None else Tolerance(budget, task.spending.tolerance)
 
 
-def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
-    """Return the number of rounds for a budget, or None for rounds that grow.
+def rounds_of(task: SelectionTask, full: int) -> int | None:
+    """Return the number of rounds for the task's budget, or None for rounds that grow.
 
     A fixed budget is spent in few rounds. A selection that stops by itself, and one by the score alone, use the scores
     more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
@@ -165,4 +165,4 @@ def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
         return spending.rounds
     if task.relevance.human and spending.tolerance is None and task.aim.target is None:
         return ROUNDS
-    return None if full == 1 else -(-budget // full)
+    return None if full == 1 else -(-spending.budget // full)

@@ -43,24 +43,16 @@ class Grouping:
         """Return the document's value of the field in a list, or an empty list."""
         return [] if self.path is None else values_at(document.metadata, self.path)
 
+    def restrict(self, limit: Limit, groups: NDArray[np.intp] | None) -> GroupLimit:
+        """Return a limit with a further one on each group.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Groups:
-    """The groups of a pool.
-
-    Attributes:
-        grouping: The limit on each group.
-        numbers: (N,) numbers, equal within a group; None if documents of the same text are a group.
-    """
-
-    grouping: Grouping
-    numbers: NDArray[np.intp] | None
-
-    def restrict(self, limit: Limit) -> GroupLimit:
-        """Return a limit with a further one on each group."""
-        if self.grouping.counts_groups:
-            return GroupLimit(limit, self.numbers, 1, self.grouping.at_most)
-        return GroupLimit(limit, self.numbers, self.grouping.at_most)
+        Args:
+            limit: The limit.
+            groups: (N,) numbers, equal within a group; None if documents of the same text are a group.
+        """
+        if self.counts_groups:
+            return GroupLimit(limit, groups, 1, self.at_most)
+        return GroupLimit(limit, groups, self.at_most)
 
 
 def group_key(value: object) -> str:
@@ -90,9 +82,6 @@ def number_groups(grouping: Grouping, ids: Sequence[str], documents: Mapping[str
     return groups
 
 
-def _ignore(amount: int) -> None: ...
-
-
 class AnswerTooLarge(LimitExceeded):
     """The documents of an answer take more bytes than an answer may have."""
 
@@ -109,7 +98,7 @@ class MemoryLimits:
         answer: The most bytes of the documents in an answer.
     """
 
-    charge: Callable[[int], None] = _ignore
+    charge: Callable[[int], None] = lambda amount: None
     answer: float = math.inf
 
     def check_answer(self, size: int) -> None:

@@ -258,9 +258,8 @@ def _read(
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = ParsedRequest(wanted, wanted.texts(), policy.name, ignored, whole)
     visit = visit_of(request)
-    memory, tenant = visit.memory_limits(access), caller.tenant
-    given = wanted.deadline_ms, wanted.on_failure
-    context = context_of(*given, access.settings, arrival, visit.caller, tenant, memory)
+    owner = Context(visit.caller, caller.tenant, memory=visit.memory_limits(access))
+    context = context_of(owner, wanted.deadline_ms, wanted.on_failure, access.settings, arrival)
     return asked, _task(asked, access, context, instruction, dialect.documents, parts.scorer.max_length)
 
 
@@ -327,7 +326,7 @@ def _task(
             calibration=calibration,
             shipped=wanted.calibration is not False,
             instruction=instruction,
-            boosts=boosts_of(wanted.boost),
+            boosts=boosts_of(wanted.boost, {}),
         ),
         context=context,
     )
