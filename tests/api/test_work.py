@@ -42,7 +42,7 @@ class Gate:
 
 
 def note_threads(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[bool]:
-    """Return a list that tells of each call of a function from now on whether it ran on the event loop."""
+    """Return a list that gets, for each call of a function, whether it ran on the loop."""
     on_loop: list[bool] = []
     function = getattr(owner, name)
 
