@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scorer import CachingScorer, TaskScores
 from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.inference.models import identity_of
@@ -119,7 +119,7 @@ class Selector:
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
         context = task.context
-        known = self._known.task_scores(task.query, context.tenant, task.relevance.instruction, context.caller)
+        known = TaskScores(self._known, task.query, context.tenant, task.relevance.instruction, context.caller)
         candidates = task.source.candidates(self.retriever, context.caller)
         return SelectionRun(task, candidates, known, self._shared, observer, self.encoder())
 
