@@ -204,7 +204,6 @@ class CachingScorer:
         At most `writes` writes in the background are pending.
         """
         self.scorer, self.cache = scorer, cache
-        self.clock = clock
         self.through = ReadThrough(writes, clock)
 
     async def close(self) -> None:
