@@ -23,7 +23,9 @@ UNDERSTOOD: list[tuple[dict[str, Any], int]] = [  # arguments, and the number of
     ({"filter": '{"year": {"gte": 2037}}', "budget": "20"}, 3),
     ({"filter": {"year": {"gte": 2037}}, "exclude_ids": '["papers/p39", "p38"]'}, 1),
     ({"distinct": "true", "filter": {"year": {"gte": 2037}}}, 3),
+    ({"distinct": "false", "filter": {"year": {"gte": 2037}}}, 3),
     ({"distinct": "url"}, 10),
+    ({"filter": {"year": {"gte": 2037}}, "exclude_ids": [f"p{number}" for number in range(20_000)], "budget": 0}, 0),
 ]
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("select_documents", {"querry": "q"}, "there is no argument 'querry', only query, index, k"),
@@ -44,6 +46,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"query": "q", "index": "empty"}, "list_indexes"),
     ("select_documents", {"query": "q", "index": "empty"}, "list_indexes"),
     ("fetch", {"id": "papers/x"}, "search again"),
+    ("fetch", {"id": "papers/" + "x" * 70_000}, "id: String should have at most 1024 characters. Correct that"),
     ("fetch", {"id": "nothing"}, "one of empty, papers"),
     ("fetch", {"id": "papers/p1", "offset": 99}, "ends at character 6"),
     ("fetch", {"id": "papers/.."}, "no document '..'"),

@@ -10,9 +10,12 @@ import httpx
 import orjson
 import pytest
 
+from boundarymorph.api import select
+from boundarymorph.api.rerank import routes
 from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import BATCH_BYTES
+from boundarymorph.selector.documents import Documents
 from boundarymorph.settings import Limits, Settings
 from tests.fakes.service import NDJSON, answer, application, client_of, problem, ready
 from tests.patience import PATIENCE, until_async
@@ -36,6 +39,19 @@ class Gate:
             return function(*args, **named)
 
         return gated
+
+
+def note_threads(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[bool]:
+    """Return a list that gets, for each call of a function, whether it ran on the loop."""
+    on_loop: list[bool] = []
+    function = getattr(owner, name)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, noted)
+    return on_loop
 
 
 SELECT = {"query": "q", "index": "texts", "budget": 2, "k": 2, "deadline_ms": 10_000}
@@ -70,6 +86,34 @@ async def test_selections_proceed_while_other_requests_wait_for_storage(
     assert {(await sent).status_code for sent in waiting} == {200}
 
 
+class TestAnswers:
+    """Long responses, and the notes on many texts, are made in a thread."""
+
+    @pytest.mark.parametrize(
+        "documents", [[{"text": "a", "group": "b" * 50_000}, {"text": "c"}], ["a"] * 10_000], ids=["large", "many"]
+    )
+    async def test_rerank_responses_to_large_bodies(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, documents: list[Any]
+    ) -> None:
+        on_loop = note_threads(monkeypatch, routes, "_ranking")
+        asked = {"query": "a", "documents": documents, "distinct": "group", "budget": 0}
+        answer(await client.post("/v1/rerank", json=asked))
+        assert on_loop == [False]
+
+    async def test_selections_with_groups_and_from_large_pools(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        on_loop = note_threads(monkeypatch, select, "response_of")
+        answer(await client.post("/select", json=SELECT | {"distinct": "group", "return_documents": False}))
+        answer(await client.post("/select", json={"query": "a", "pool": ["a " * 50_000, "b"], "budget": 0, "k": 1}))
+        assert on_loop == [False, False]
+
+    async def test_notes_on_many_short_texts(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        on_loop = note_threads(monkeypatch, Documents, "_take_note")
+        answer(await client.post("/select", json={"query": "a", "pool": ["a"] * 5_000, "budget": 0, "k": 1}))
+        assert False in on_loop  # the others are of few texts
+
+
 async def send(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> httpx.Response:
     return await client.request(method, path, json=body)
 
@@ -78,14 +122,7 @@ class TestUploads:
     async def test_uploads_are_parsed_off_the_event_loop(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        on_loop: list[bool] = []
-        parse_record = uploads.parse_record
-
-        def noted(*arguments: Any) -> Any:
-            on_loop.append(threading.current_thread() is threading.main_thread())
-            return parse_record(*arguments)
-
-        monkeypatch.setattr(uploads, "parse_record", noted)
+        on_loop = note_threads(monkeypatch, uploads, "parse_record")
         documents = [{"id": str(i), "text": "t" * 500, "embedding": [1.0, 2, 3, i]} for i in range(300)]
         array, lines = orjson.dumps(documents), b"\n".join(map(orjson.dumps, documents))
         for content, headers in ((array, {"content-type": "application/json"}), (lines, NDJSON)):

@@ -9,6 +9,7 @@ from tests.fakes.upstream import Behaviour, answer, hang, in_a_thread, slow, wel
 from tests.fakes.wires import Server
 from tests.faults.scenario import (
     BUDGET,
+    IDS,
     Role,
     Stopwatch,
     ask,
@@ -62,9 +63,9 @@ def test_language_model_briefly_busy_is_retried(judged: Service, model: Server, 
 
 def test_language_model_busy_gives_429_or_a_degraded_answer(judged: Service, model: Server, table: Table) -> None:
     model.behaviour = answer({"error": {"message": "rate limit"}}, 429, retry_after="20")
-    refused = ask(judged, deadline_ms=10_000)
+    refused = ask(judged, deadline_ms=5_000)
     assert refused.status_code == 429
-    degraded = ask(judged, deadline_ms=10_000, on_failure="degrade")
+    degraded = ask(judged, deadline_ms=5_000, on_failure="degrade")
     check_answer(degraded, "retrieval_only")
     recovery = repair_scorer(judged, model)
     saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
@@ -81,10 +82,11 @@ def test_language_model_too_slow_gives_a_partial_answer(judged: Service, model: 
 
 
 def test_language_model_missing_answer_gives_the_other_grades(judged: Service, model: Server, table: Table) -> None:
-    model.script = [hang]
-    response = ask(judged, deadline_ms=6_000)
-    body = check_answer(response, "partial")
-    assert calls_and_hits(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
+    model.script = [*6 * [well], hang]
+    response = ask(judged, deadline_ms=6_000, k=len(IDS))
+    body = check_answer(response, "partial", k=len(IDS))
+    calls, scored = calls_and_hits(body)[0], sum(each["source"] == "cross_encoder" for each in body["documents"])
+    assert 6 <= scored == calls - 1 < BUDGET
     recovery = Stopwatch().until(lambda: completes(judged))
     table.add("one answer of a language model never comes", f"{outcome(response)} at the deadline", recovery)
 

@@ -41,6 +41,7 @@ OF_INDEX = {"query": "apple", "index": "large", "budget": 0}
 ALL = {"k": DOCUMENTS, "return_documents": True}
 VECTOR = {"query_embedding": [1.0, 0.0]}
 LISTED = {"query": "apple", "documents": [f"apple {number} " + "x" * 200_000 for number in range(40)]}
+GROUPED = [{"text": f"apple {number}", "group": [number] * 200_000} for number in range(8)]
 RETURNED = {"return_documents": True, "budget": 0, "on_failure": "degrade"}
 IDS = [f"{number:04}" for number in range(DOCUMENTS)]
 Asked = tuple[str, str, Any]  # method, path, body
@@ -64,6 +65,7 @@ SELECTING: list[Asked] = [
         "/api/v1/services/rerank/text-rerank/text-rerank",
         {"input": {"query": "apple", "documents": LISTED["documents"]}, "parameters": RETURNED},
     ),
+    ("POST", "/v1/rerank", LISTED | RETURNED | {"documents": GROUPED, "distinct": "group"}),
     ("POST", "/v1/reranking", {"query": "q", "input": LISTED["documents"], **RETURNED}),
     ("POST", "/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in LISTED["documents"]]}),
     ("POST", "/mcp", rpc.request("select_documents", query="apple", index="large", k=DOCUMENTS, budget=0)),

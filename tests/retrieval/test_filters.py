@@ -1,6 +1,7 @@
 """Test the meaning of filters, by table and by predicate, and their refusals."""
 
 import sqlite3
+import time
 from contextlib import closing
 from itertools import count
 from typing import Any
@@ -85,6 +86,17 @@ def test_filter_matches_by_table_and_by_predicate(filter: dict[str, Any], expect
 def test_filter_errors_name_the_place_of_the_mistake(filter: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Filter(filter)
+
+
+def test_many_values_are_looked_up_as_fast_as_few() -> None:
+    """Nothing interrupts the comparison of a list in the metadata with the values."""
+    elements, spent = list(range(100_000)), []
+    for values in (1, MAX_VALUES - 2):
+        filter = Filter({"a": {"in": [-1 - number for number in range(values)]}})
+        begun = time.thread_time()
+        assert not filter.matches({"a": elements})
+        spent.append(time.thread_time() - begun)
+    assert spent[1] < 10 * spent[0]
 
 
 def test_filter_depth_and_values_are_bounded() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from boundarymorph.retrieval import document as module
 from boundarymorph.retrieval.document import FEW, STOP, Document, in_awaited_pieces, in_pieces, size_of_all
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.words import truncate_texts
@@ -38,6 +39,17 @@ async def test_pieces_contain_all_documents_in_order(characters: int, tmp_path: 
     assert list(without) == known
     assert all(not each.text and each.metadata == {"n": int(each.id)} for each in without.values())
     catalog.close()
+
+
+async def test_documents_that_are_all_read_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring writes their metadata as JSON, on the event loop."""
+    monkeypatch.setattr(module, "size_of_all", lambda documents: pytest.fail("measured"))
+    pool = {f"{number:03}": document(number, 1) for number in range(3)}
+
+    async def read(left: Sequence[str]) -> Mapping[str, Document]:
+        return {id: pool[id] for id in left}
+
+    assert [piece async for piece in in_awaited_pieces(read, list(pool))] == [pool]
 
 
 def test_beginnings_share_a_bound_on_characters() -> None:

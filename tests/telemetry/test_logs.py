@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 import sys
 
 import orjson
@@ -56,3 +57,14 @@ def test_log_message_stays_on_one_line() -> None:
     assert tracing.Lines().format(forged) == (
         f"{TIME} WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"
     )
+
+
+def test_other_libraries_log_in_the_same_form() -> None:
+    """The handler of MCP's SDK needs a second for a traceback."""
+    code = (
+        "import logging; from boundarymorph.telemetry import tracing; tracing.configure_logs('info', 'json'); "
+        "from boundarymorph.agents import tools; tools.server_of(None); logging.getLogger('mcp.server').error('broken')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    line = orjson.loads(done.stderr)
+    assert (line["logger"], line["level"], line["message"]) == ("mcp.server", "error", "broken")

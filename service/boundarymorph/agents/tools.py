@@ -27,6 +27,7 @@ __all__ = ["Exchange", "local_service", "server_of"]
 DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 TITLE, NOTE, NAMES = 20, 100, 500  # tokens
+LONGEST_ID = 1_024  # characters of an index's name and a document's id
 LONGEST_URL = 500  # characters of a URL in a document's metadata
 LIKELY = 0.5  # below this probability, a note says that the documents have no answer
 UNANSWERED = (
@@ -159,8 +160,8 @@ async def select_documents(
     service = context.request_context.lifespan_context
     index = index or await _only_index(service)
     k = DEFAULT_K if k is None and max_tokens is None else k
-    distinct = distinct == "true" or distinct
-    excluded = [name for id in exclude_ids or () for name in (id, id.removeprefix(f"{index}/"))]
+    distinct = {"true": True, "false": False}.get(str(distinct), distinct)
+    excluded = list(dict.fromkeys(name for id in exclude_ids or () for name in (id, id.removeprefix(f"{index}/"))))
     asked = {"query": query, "index": index, "k": k, "max_tokens": max_tokens, "min_relevance": min_relevance}
     more = {"filter": filter, "distinct": distinct, "exclude_ids": excluded or None, "budget": budget}
     selection = await service.select({**asked, **more})
@@ -220,7 +221,9 @@ async def search(context: ToolContext, query: Query, index: IndexName = None) ->
 )
 async def fetch(
     context: ToolContext,
-    id: str = Field(min_length=1, description="An id from search or select_documents, unchanged."),
+    id: str = Field(
+        min_length=1, max_length=LONGEST_ID, description="An id from search or select_documents, unchanged."
+    ),
     offset: int = Field(0, ge=0, description="The characters of the text to skip: a next_offset."),
 ) -> CallToolResult:
     service = context.request_context.lifespan_context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,13 +34,13 @@ class PreparedRequest:
     Attributes:
         task: What it asks for.
         answer: Returns the body of the answer with a result, as JSON, and headers.
-        is_large: Returns whether making the answer would keep others waiting.
+        is_large: Returns whether making the answer to a small body would keep others waiting.
         event: Returns the event to send before a round, if the answer may be a stream of events.
     """
 
     task: SelectionTask
     answer: Callable[[SelectionResult], tuple[bytes, dict[str, str]]]
-    is_large: Callable[[SelectionResult], bool]
+    is_large: Callable[[SelectionResult], bool] = lambda result: False
     event: Callable[[Progress], BaseModel] | None = None
 
 
@@ -65,6 +65,8 @@ async def answer_request(
         prepared = await bodies.off_loop(
             request, access, body, lambda: prepare(bodies.decode(body, access.settings.limits), arrival)
         )
+    if len(body) >= bodies.LARGE:
+        prepared = replace(prepared, is_large=lambda result: True)
     task, streams = prepared.task, prepared.event is not None and prefers_media_type(request, EVENTS)
     turn = access.admission.turn(task.context.caller, deadline=task.context.deadline.moment)
     async with AsyncExitStack() as held:

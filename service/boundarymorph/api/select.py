@@ -92,5 +92,6 @@ def _is_large(task: SelectionTask, result: SelectionResult) -> bool:
     return (
         task.report.return_documents
         or task.report.explain_pool
+        or task.aim.distinct is not None  # a group is a value of the metadata, of any size
         or max(len(result.selection.documents), result.calls) > FEW
     )

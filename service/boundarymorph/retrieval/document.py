@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -114,10 +114,8 @@ def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
 
     They are those after the last one that it found, if the documents are large.
     """
-    if not found or size_of_all(found.values()) < FULL:
-        return []
-    last = max(place for place, id in enumerate(ids) if id in found)
-    return [id for id in ids[last + 1 :] if id not in found]
+    left = list(takewhile(lambda id: id not in found, reversed(ids)))
+    return left[::-1] if left and found and size_of_all(found.values()) >= FULL else []
 
 
 def in_pieces(read: Reader, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:

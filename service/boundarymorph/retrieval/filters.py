@@ -23,6 +23,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from reprlib import Repr
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -103,7 +104,7 @@ class Exists:
         return bool(values_at(metadata, self.path))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compare:
     """Compare a field, or an element of its list, with a value of one `type_of`.
 
@@ -114,6 +115,10 @@ class Compare:
     type: str
     comparison: str
     values: tuple[Scalar, ...]
+
+    @cached_property
+    def _among(self) -> frozenset[Scalar]:
+        return frozenset(self.values)  # a list of the metadata may have millions of elements to look up
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         for found in values_at(metadata, self.path):
@@ -126,7 +131,7 @@ class Compare:
         if isinstance(value, str):
             value = value.partition("\0")[0]
         if self.comparison == "in":
-            return value in self.values
+            return value in self._among
         return _ORDER[self.comparison](value, self.values[0])
 
 

@@ -234,6 +234,7 @@ class Lines(logging.Formatter):
 def configure_logs(level: str, form: Literal["text", "json"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines())
+    logging.basicConfig(handlers=[handler])  # for all other libraries; the SDK of MCP would choose a slow one
     for name in ("boundarymorph", "uvicorn", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

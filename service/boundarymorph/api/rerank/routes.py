@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
-from boundarymorph.api import bodies, handler, openapi, operations
+from boundarymorph.api import handler, openapi, operations
 from boundarymorph.api.dependencies import AccessOf, KeyOf, PartsOf, ReadyPartsOf, permitted_caller
 from boundarymorph.api.handler import PreparedRequest
 from boundarymorph.api.lifecycle import Parts
@@ -172,8 +172,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
             return content.encode(), {}
         return content.encode(), {WARNINGS_HEADER: json.dumps([each.model_dump() for each in warnings])}
 
-    large = sum(map(len, asked.texts)) >= bodies.LARGE
-    return PreparedRequest(task, answer, lambda result: large)
+    return PreparedRequest(task, answer)
 
 
 @router.get(f"{BY_POLICY}{WEAVIATE}/meta", include_in_schema=False)
