@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.api import indexes
-from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.settings import Settings
 from tests.fakes.service import NDJSON, answer, fill, filled, gateway, problem, serving, texts
@@ -40,6 +40,21 @@ class TestIndexes:
             again = await client.put("/indexes/new", content=body)
             assert again.status_code == 200
             assert again.json() == first.json()
+
+    async def test_reads_open_an_index_for_their_caller(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await client.put("/indexes/new")
+        callers, get = [], LocalCatalog.get
+
+        def recorded(catalog: LocalCatalog, name: str, caller: str = "") -> LocalIndex:
+            callers.append(caller)
+            return get(catalog, name, caller)
+
+        monkeypatch.setattr(LocalCatalog, "get", recorded)
+        for path in ("stats", "documents"):
+            assert (await client.get(f"/indexes/new/{path}")).status_code == 200
+        assert callers.count("127.0.0.1") == 2  # a description opens it for nobody
 
     async def test_index_description_is_changed_and_shown(self, client: httpx.AsyncClient) -> None:
         await client.put("/indexes/new")

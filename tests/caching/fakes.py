@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scorer import CachingScorer, TaskScores
 from boundarymorph.caching.scores import CachedScore, MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
@@ -113,7 +113,7 @@ class StandaloneScorer(CachingScorer):
         instruction: str | None = None,
         documents: Sequence[str] | None = None,
     ) -> ScoresWithHits:
-        task = self.task_scores(query)
+        task = TaskScores(self, query)
         values = await task.score(texts, documents=documents, deadline=deadline)
         assert task.calls + task.cached == len(texts)
         return ScoresWithHits(values, task.truncated, cached=task.cached)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boundarymorph.caching.scorer import TaskScores
 from boundarymorph.caching.scores import CachedScore, MemoryScoreCache, digest
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
@@ -107,16 +108,16 @@ class TestRecall:
             digest("b"): CachedScore(score_of(QUERY, "b"), document="id b"),
             digest("c"): CachedScore(score_of(QUERY, "c")),
         }
-        task = scorer.task_scores(QUERY)
+        task = TaskScores(scorer, QUERY)
         assert await task.look_up() == {"id a", "id b", None}
         documents = {5: Document("other", "a"), 7: Document("id b", "changed"), 9: Document("id c", "c")}
         assert task.reusable(documents) == {5: score_of(QUERY, "a"), 9: score_of(QUERY, "c")}
-        assert await scorer.task_scores("other").look_up() == set()
+        assert await TaskScores(scorer, "other").look_up() == set()
 
     async def test_score_after_recall_reads_no_cache_again(self, scorer: StandaloneScorer, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["x" * 101])
         await let_others_run()
-        task = scorer.task_scores(QUERY)
+        task = TaskScores(scorer, QUERY)
         await task.look_up()
         task.reusable({0: Document("id", "x" * 101), 1: Document("other", "b")})
         assert task.truncated == 1
@@ -143,7 +144,7 @@ class TestModelNames:
         for _ in range(2):
             assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
         assert inner.rounds == [["a"], ["a"]]
-        assert await scorer.task_scores(QUERY).look_up() == set()
+        assert await TaskScores(scorer, QUERY).look_up() == set()
         inner.identity = "model@1"
         await scorer.score(QUERY, ["a"])
         await scorer.score(QUERY, ["a"])
@@ -171,7 +172,7 @@ class TestModelNames:
         scorer = StandaloneScorer(inner, cache)
         await scorer.score(QUERY, ["a"])
         await let_others_run()
-        task = scorer.task_scores(QUERY)
+        task = TaskScores(scorer, QUERY)
         await task.look_up()
         assert task.reusable({0: Document("id", "a")}) == {0: score_of(QUERY, "a")}
         inner.name = "two"
@@ -195,11 +196,11 @@ class TestModelNames:
                 return replace(scores, model=self.models[len(self.rounds) - 1])
 
         for cache in (None, MemoryScoreCache()):
-            task = StandaloneScorer(Remote(), cache).task_scores(QUERY)
+            task = TaskScores(StandaloneScorer(Remote(), cache), QUERY)
             for number in range(3):
                 await task.score([f"{number} {text}" for text in "abc"])
             assert (task.calls, task.cached) == (9, 0)
-        task = StandaloneScorer(Remote()).task_scores(QUERY)
+        task = TaskScores(StandaloneScorer(Remote()), QUERY)
         for text in "abc":
             await task.score([text])
         with pytest.raises(ScorerUnavailable):

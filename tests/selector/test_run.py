@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scorer import CachingScorer, TaskScores
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.observer import Observer
@@ -77,7 +77,7 @@ def test_unfamiliar_names_a_script_the_models_do_not_know(
 @pytest.fixture
 async def run() -> AsyncIterator[SelectionRun]:
     wanted, executor = task(budget=3), FairExecutor("test", threads=1)
-    scores = CachingScorer(SeededScorer(), None).task_scores(wanted.query)
+    scores = TaskScores(CachingScorer(SeededScorer(), None), wanted.query)
     yield SelectionRun(
         wanted,
         wanted.source.candidates(FakeRetriever()),

@@ -337,7 +337,7 @@ def _page(catalog: Catalog, name: str, caller: str, after: str, limit: int, size
 
 
 def _statistics(catalog: Catalog, name: str, caller: str) -> IndexStatistics:
-    index = catalog.get(name)
+    index = catalog.get(name, caller)
     sample = index.outlines(SAMPLE)
     values: dict[str, list[Any]] = {}
     for _, metadata in sample:

@@ -204,24 +204,7 @@ class CachingScorer:
         At most `writes` writes in the background are pending.
         """
         self.scorer, self.cache = scorer, cache
-        self.clock = clock
         self.through = ReadThrough(writes, clock)
-
-    def task_scores(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
-        """Return the scores of one task.
-
-        Args:
-            query: The query of all pairs.
-            tenant: Tasks of the same tenant share their scores.
-            instruction: The instruction for the scorer, if any.
-            caller: The name of the caller.
-
-        Raises:
-            TakesNoInstruction: If there is an instruction and the scorer takes none.
-        """
-        if instruction is not None and not self.scorer.takes_instruction:
-            raise TakesNoInstruction(self.scorer.name)
-        return TaskScores(self, query, tenant, instruction, caller)
 
     async def close(self) -> None:
         await self.through.drain()
@@ -243,6 +226,20 @@ class TaskScores:
     def __init__(
         self, caching: CachingScorer, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""
     ) -> None:
+        """Start without scores.
+
+        Args:
+            caching: The scorer with its cache.
+            query: The query of all pairs.
+            tenant: Tasks of the same tenant share their scores.
+            instruction: The instruction for the scorer, if any.
+            caller: The name of the caller.
+
+        Raises:
+            TakesNoInstruction: If there is an instruction and the scorer takes none.
+        """
+        if instruction is not None and not caching.scorer.takes_instruction:
+            raise TakesNoInstruction(caching.scorer.name)
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = self.requests = 0
         self.tokens: TokenCounts | None = None

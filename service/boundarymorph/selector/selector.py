@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from boundarymorph.caching.scorer import CachingScorer
+from boundarymorph.caching.scorer import CachingScorer, TaskScores
 from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.inference.models import identity_of
@@ -56,7 +56,7 @@ class Selector:
             clock: Returns monotonic seconds.
         """
         self.retriever = retriever
-        self._known = CachingScorer(scorer, cache, clock=clock)
+        self._scorer = CachingScorer(scorer, cache, clock=clock)
         self.encoder = encoder
         self._clock = clock
         self._shared = SharedState(FairExecutor("selector", threads=threads, share=share), trust, full)
@@ -64,7 +64,7 @@ class Selector:
     @property
     def model(self) -> str | None:
         """The full name of the scorer; None while it is unknown."""
-        return identity_of(self._known.scorer)
+        return identity_of(self._scorer.scorer)
 
     @property
     def trust(self) -> Trust:
@@ -119,11 +119,11 @@ class Selector:
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
         context = task.context
-        known = self._known.task_scores(task.query, context.tenant, task.relevance.instruction, context.caller)
+        known = TaskScores(self._scorer, task.query, context.tenant, task.relevance.instruction, context.caller)
         candidates = task.source.candidates(self.retriever, context.caller)
         return SelectionRun(task, candidates, known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:
         """Wait for the threads, and for pending writes to the cache."""
         await self._shared.executor.close()
-        await self._known.close()
+        await self._scorer.close()
