@@ -40,7 +40,7 @@ class Grouping:
     counts_groups: bool = False
 
     def value(self, document: Document) -> list[object]:
-        """Return the document's value of the field in a list, or an empty list if it is null or missing."""
+        """Return the document's value of the field in a list, empty if it is null or missing."""
         found = [] if self.path is None else values_at(document.metadata, self.path)
         return [value for value in found if value is not None]
 
