@@ -82,7 +82,7 @@ class SetLimits(NamedTuple):
 async def limits_of(
     aim: Aim, k: int | None, candidates: Candidates, documents: Documents, ids: Sequence[str]
 ) -> SetLimits:
-    """Read the limits of a set of at most k documents: the lengths of all candidates, and their groups."""
+    """Read the limits of a set of at most k documents: all candidates' lengths and groups."""
     lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
     if aim.max_tokens is not None:
         lengths = await candidates.lengths(ids)
