@@ -129,7 +129,7 @@ async def test_request_whose_deadline_passed_gets_a_free_turn(ago: float) -> Non
     late = visitors.send("late", deadline=clock.now - ago)
     await settle()
     assert late.done()
-    with pytest.raises(Overloaded, match="before the request was read"):
+    with pytest.raises(Overloaded, match="before the request was read; allow more time"):
         await late
     assert (refused("too_late"), refused("deadline")) == (too_late, deadline + 1)
     assert visitors.admission.waiting == 0

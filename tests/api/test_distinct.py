@@ -147,3 +147,11 @@ async def test_objective_ignores_the_distinct_default_of_the_index(passages: htt
     assert known.keys() <= {document["id"] for document in body["documents"]}
     said = problem(await passages.post("/select", json={**asked, "distinct": "document"}), 422, "invalid-input")
     assert "returns all that is found; leave out 'distinct'" in said
+
+
+async def test_documents_with_null_have_no_group(client: httpx.AsyncClient) -> None:
+    asked = {"query": QUERY, "budget": 0, "distinct": "page"}
+    pool = [{"text": f"t{number}", "metadata": {"page": None}} for number in range(3)]
+    assert len(answer(await client.post("/select", json=asked | {"pool": pool, "k": 3}))["documents"]) == 3
+    listed = asked | {"documents": [{"text": f"t{number}", "page": None} for number in range(3)]}
+    assert len(answer(await client.post("/v1/rerank", json=listed))["results"]) == 3

@@ -7,6 +7,7 @@ import gzip
 import inspect
 import io
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import orjson
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.routing import Match
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
@@ -250,3 +253,17 @@ async def test_unexpected_error_in_a_stream_breaks_the_answer(app: FastAPI, log:
         with pytest.raises(KeyError):
             await client.get("/breaks", headers={"x-request-id": "r2"})
     assert "unexpected error [r2]" in log.getvalue()
+
+
+async def test_refused_method_compares_few_routes(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller without a key may send long paths."""
+    counted, matches = Counter[str](), APIRoute.matches
+
+    def count(route: APIRoute, scope: Any) -> tuple[Match, Any]:
+        counted[scope["path"]] += 1
+        return matches(route, scope)
+
+    monkeypatch.setattr(APIRoute, "matches", count)
+    problem(await client.get("/select"), 405, "method-not-allowed")
+    problem(await client.get("/nothing/here"), 404, "not-found")
+    assert counted["/select"] < 3 * counted["/nothing/here"]

@@ -36,7 +36,7 @@ def limits(k: int | None, lengths: list[float] | None = None, most: int | None =
 def test_documents_without_text_fill_a_set_that_only_k_limits(
     fields: dict[str, Any], k: int | None, expected: list[int]
 ) -> None:
-    filled = append_blank(FOUND, BLANK, changed(task(), **{"k": k, **fields}))
+    filled = append_blank(FOUND, BLANK, changed(task(), **{"k": k, **fields}), k)
     added = len(expected) - 2
     assert filled.documents.tolist() == expected
     assert filled.relevance.tolist() == [0.9, 0.2, *[0.0] * added]

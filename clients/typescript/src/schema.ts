@@ -2631,7 +2631,7 @@ export interface components {
         Distinct: {
             /**
              * By
-             * @description 'text' for title and text, or a field of the metadata. Dots lead into objects. A document without the field has nothing in common with any other.
+             * @description 'text' for title and text, or a field of the metadata. Dots lead into objects. A document without the field, or with null in it, has nothing in common with any other.
              * @default text
              */
             by?: string;

@@ -45,7 +45,9 @@ class Admission:
         wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:
-            raise refusal("deadline", "the deadline came before the request was read; try again later", wait)
+            raise refusal(
+                "deadline", "the deadline came before the request was read; allow more time, or try again later", wait
+            )
         if wait > PATIENCE * left:
             said = f"its turn would come in about {wait:.1f} s, too late for its deadline; try again later"
             raise refusal("too_late", said, wait)

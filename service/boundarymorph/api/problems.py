@@ -202,12 +202,14 @@ def _http(request: Request, error: HTTPException) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of all routes at the path of a request."""
+    scope = request.scope
+    routes = [route for route in request.app.router.routes if route.matches(scope)[0] is not Match.NONE]
     return [
         method
         for method in HTTPMethod
         if any(
-            route.matches({**request.scope, "method": "GET" if method == "HEAD" else str(method)})[0] is Match.FULL
-            for route in request.app.router.routes
+            route.matches({**scope, "method": "GET" if method == "HEAD" else str(method)})[0] is Match.FULL
+            for route in routes
         )
     ]
 

@@ -353,7 +353,7 @@ class Distinct(Message):
         min_length=1,
         max_length=1_024,
         description="'text' for title and text, or a field of the metadata. Dots lead into objects. A document "
-        "without the field has nothing in common with any other.",
+        "without the field, or with null in it, has nothing in common with any other.",
     )
     at_most: int = Field(1, ge=1, description="The most documents with the same value.")
     k_counts: Literal["documents", "groups"] = Field(

@@ -180,7 +180,7 @@ def parse_record(record: Any, line: int, dimension: int, end: int = 0) -> Parsed
         given = UploadedDocument.model_validate(record)
         if not has_content(given.text) and not has_content(given.title or ""):
             raise InvalidInput("text: has nothing to read, and there is no title")
-        orjson.dumps(given.metadata)
+        orjson.dumps({"documents": [{"metadata": given.metadata}]})  # as deep as in a response with documents
         embedding = None if given.embedding is None else _embedding(given.embedding, dimension)
     except ValidationError as error:
         return BadLine(line, _mistake(error, record))

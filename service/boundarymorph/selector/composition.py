@@ -52,15 +52,15 @@ def add_artifacts(task: SelectionTask, found: Artifacts) -> SelectionTask:
     """
     if not isinstance(task.source, IndexSource):
         return task
-    defaults, wanted, relevance = task.source.defaults, task.aim, task.relevance
+    defaults, aim, relevance = task.source.defaults, task.aim, task.relevance
     if "calibration" in defaults:
         relevance = replace(relevance, calibration=found.calibration)
     if "distinct" in defaults and found.distinct is not None:
         try:
-            wanted = replace(wanted, distinct=Grouping(read_path(found.distinct, "distinct")))
+            aim = replace(aim, distinct=Grouping(read_path(found.distinct, "distinct")))
         except InvalidInput as error:  # the artifact of the index is damaged
             log.warning("the index %r is searched without its 'distinct': %s", task.source.index, error)
-    return replace(task, aim=wanted, relevance=relevance)
+    return replace(task, aim=aim, relevance=relevance)
 
 
 class SetLimits(NamedTuple):
@@ -79,16 +79,18 @@ class SetLimits(NamedTuple):
     warnings: Sequence[Notice]
 
 
-async def limits_of(wanted: Aim, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> SetLimits:
-    """Read the limits of a set: the lengths of all candidates, and their groups."""
+async def limits_of(
+    aim: Aim, k: int | None, candidates: Candidates, documents: Documents, ids: Sequence[str]
+) -> SetLimits:
+    """Read the limits of a set of at most k documents: all candidates' lengths and groups."""
     lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
-    if wanted.max_tokens is not None:
+    if aim.max_tokens is not None:
         lengths = await candidates.lengths(ids)
         deleted = np.flatnonzero(np.isnan(lengths))
         lengths = np.nan_to_num(lengths, nan=1.0)
-    limit: Limit = capacity_of(k=wanted.k, lengths=lengths, max_tokens=wanted.max_tokens)
+    limit: Limit = capacity_of(k=k, lengths=lengths, max_tokens=aim.max_tokens)
     limit = candidates.passages.restrict(limit, ids)
-    if (grouping := wanted.distinct) is not None:
+    if (grouping := aim.distinct) is not None:
         limit = grouping.restrict(limit, await documents.read_groups(grouping))
         if grouping.path is not None and not any(map(grouping.value, documents.read_so_far.values())):
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
@@ -139,12 +141,12 @@ def session_of(
 
 
 def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: CalibratedScores) -> Boundary:
-    wanted = task.aim
-    finish = DiverseFinish(wanted.diversity) if wanted.diversity else keep_chosen
-    best = BestBoundary(limit, method, wanted.negligible, finish)
-    if wanted.min_relevance is None:
+    aim = task.aim
+    finish = DiverseFinish(aim.diversity) if aim.diversity else keep_chosen
+    best = BestBoundary(limit, method, aim.negligible, finish)
+    if aim.min_relevance is None:
         return best if task.spending.goal == "set" else OrderBoundary(best)
-    least, target = calibrated.threshold_of_set(wanted.min_relevance), wanted.target
+    least, target = calibrated.threshold_of_set(aim.min_relevance), aim.target
     return ThresholdBoundary(best, least) if target is None else SearchBoundary(best, least, target.share)
 
 
@@ -154,8 +156,8 @@ def stop_of(task: SelectionTask, budget: int) -> Budget:
     return Budget(budget) if task.spending.tolerance is None else Tolerance(budget, task.spending.tolerance)
 
 
-def rounds_of(task: SelectionTask, full: int) -> int | None:
-    """Return the number of rounds for the task's budget, or None for rounds that grow.
+def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
+    """Return the number of rounds for a budget, or None for rounds that grow.
 
     A fixed budget is spent in few rounds. A selection that stops by itself, and one by the score alone, use the scores
     more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
@@ -165,4 +167,4 @@ def rounds_of(task: SelectionTask, full: int) -> int | None:
         return spending.rounds
     if task.relevance.human and spending.tolerance is None and task.aim.target is None:
         return ROUNDS
-    return None if full == 1 else -(-spending.budget // full)
+    return None if full == 1 else -(-budget // full)

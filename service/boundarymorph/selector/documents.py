@@ -28,8 +28,8 @@ class Grouping:
     """A limit on the documents of a group.
 
     Attributes:
-        path: The path of the metadata field that names the group; None groups by text. A document without the field is
-            a group of its own.
+        path: The path of the metadata field that names the group; None groups by text. A document without the field, or
+            with null in it, is a group of its own.
         at_most: The most documents of a group in the set.
         counts_groups: Whether k counts groups. The best document of each group then counts, and up to `at_most` - 1
             others come with it.
@@ -40,8 +40,9 @@ class Grouping:
     counts_groups: bool = False
 
     def value(self, document: Document) -> list[object]:
-        """Return the document's value of the field in a list, or an empty list."""
-        return [] if self.path is None else values_at(document.metadata, self.path)
+        """Return the document's value of the field in a list, empty if it is null or missing."""
+        found = [] if self.path is None else values_at(document.metadata, self.path)
+        return [value for value in found if value is not None]
 
     def restrict(self, limit: Limit, groups: NDArray[np.intp] | None) -> GroupLimit:
         """Return a limit with a further one on each group.

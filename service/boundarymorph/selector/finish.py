@@ -13,20 +13,21 @@ from boundarymorph.selector.composition import SetLimits
 from boundarymorph.selector.task import SelectionTask
 
 
-def append_blank(selection: Selection, blank: NDArray[np.intp], task: SelectionTask) -> Selection:
-    """Append documents without content to a selection, up to the task's k in all.
+def append_blank(selection: Selection, blank: NDArray[np.intp], task: SelectionTask, k: int | None) -> Selection:
+    """Append documents without content to a selection, up to k documents in all.
 
     Args:
         selection: The selection of the session.
         blank: (n,) positions of documents without content.
         task: The task. If it limits more than the number of documents, none is appended.
+        k: The most documents; None without a limit on their number.
     """
-    wanted = task.aim
+    aim = task.aim
     if not task.ranks_all:
-        limited = wanted.max_tokens is not None or wanted.distinct is not None or wanted.negligible > 0
-        spare = 0 if limited or wanted.k is None else wanted.k - len(selection.documents)
+        limited = aim.max_tokens is not None or aim.distinct is not None or aim.negligible > 0
+        spare = 0 if limited or k is None else k - len(selection.documents)
         blank = blank[: max(0, spare)]
-    if wanted.min_relevance or not blank.size:
+    if aim.min_relevance or not blank.size:
         return selection
     nothing, value = np.zeros(len(blank)), selection.value
     return Selection(

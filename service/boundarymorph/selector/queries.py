@@ -59,8 +59,8 @@ async def select_for_all(
 
     async def spend(run: SelectionRun, share: int) -> None:
         await run.look_up(share)
-        if run.session is None and run.task.aim.distinct is not None:
-            await run.documents.read_groups(run.task.aim.distinct)
+        if run.session is None and run.grouping is not None:
+            await run.documents.read_groups(run.grouping)
         while run.batch.size:
             await run.score()
 
@@ -69,7 +69,7 @@ async def select_for_all(
     pool = Pool.from_ids(fused.ids, fused.scores) if fused.ids else runs[0].pool
     by_id = {id: place for place, id in enumerate(pool.ids)}
     places = [np.array([by_id[id] for id in run.pool.ids], dtype=np.intp) for run in runs]
-    grouping = next((run.task.aim.distinct for run in runs if run.task.aim.distinct is not None), None)
+    grouping = next((run.grouping for run in runs if run.grouping is not None), None)
     task = replace(task, aim=replace(task.aim, distinct=grouping))  # the default of the index, if it has one
     share = k if k >= len(pool) else -(-k // len(runs))
     await gather([spend(run, share) for run in runs])

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -25,7 +24,7 @@ from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint
 from boundarymorph.selector import remarks
 from boundarymorph.selector.composition import SetLimits, add_artifacts, boosts_of, limits_of, rounds_of, session_of
-from boundarymorph.selector.documents import AnswerTooLarge, Documents, are_long, texts_of
+from boundarymorph.selector.documents import AnswerTooLarge, Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.failures import Failures
 from boundarymorph.selector.finish import append_blank, in_given_order, unused_limits
 from boundarymorph.selector.observer import Observer
@@ -62,7 +61,6 @@ class SelectionRun:
     """A task in progress; long work runs in threads of the executor.
 
     Attributes:
-        task: The task, from `retrieve` on with the defaults of its index.
         batch: Positions in the pool of the documents to score next; empty before `look_up`.
     """
 
@@ -75,7 +73,8 @@ class SelectionRun:
         observer: Observer,
         encoder: str | None = None,
     ) -> None:
-        self.task, self._candidates, self.scores = task, candidates, scores
+        self._task, self._candidates, self.scores = task, candidates, scores
+        self._k, self._budget = task.aim.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._warnings: list[Notice] = []
         self._failures = Failures(task.context, shared, observer, self._warnings)
@@ -115,7 +114,7 @@ class SelectionRun:
         self._enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
-                async with self.task.context.deadline.enforced():
+                async with self._task.context.deadline.enforced():
                     retrieved = await self._candidates.retrieve(self._in_thread)
         except INTERRUPTING as error:
             self._failures.refuse_overload(error, scored=False)
@@ -127,20 +126,20 @@ class SelectionRun:
         else:
             self.pool, self.vectors, documents = retrieved.pool, retrieved.vectors, retrieved.documents
             self._warnings += retrieved.warnings
-            self.task = add_artifacts(self.task, retrieved.artifacts)
-        if self.task.spending.goal != "scores":
-            self.task.context.memory.charge(
-                footprint(self.pool, self.task.spending.budget + len(self.task.spending.known))
+            self._task = add_artifacts(self._task, retrieved.artifacts)
+        if self._task.spending.goal != "scores":
+            self._task.context.memory.charge(
+                footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
             )
         run = (
             self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else run_on_loop
         )
         self.documents = await run(
-            Documents, self.pool, self._candidates, self._in_thread, documents, self.task.context.memory
+            Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.memory
         )
-        if self.task.aim.excluded_ids:
+        if self._task.aim.excluded_ids:
             ids = map(self._candidates.passages.document_id, self.pool.ids)
-            self._excluded = np.flatnonzero([id in self.task.aim.excluded_ids for id in ids])
+            self._excluded = np.flatnonzero([id in self._task.aim.excluded_ids for id in ids])
 
     async def look_up(self, k: int | None = None) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, empty for an empty pool.
@@ -152,9 +151,9 @@ class SelectionRun:
             k: The number of documents that calls are spent on, if it differs from the task's.
         """
         self._enter("look_up")
+        task = self._task
         if k is not None:
-            self.task = replace(self.task, aim=replace(self.task.aim, k=k))
-        task = self.task
+            self._k = k
         if not len(self.pool) or self._failures.interruption is not None:
             return
         deleted = NOTHING
@@ -184,9 +183,14 @@ class SelectionRun:
             return function(*args)
         return await self._in_thread(function, *args)
 
+    @property
+    def grouping(self) -> Grouping | None:
+        """The task's limit on groups or, from `retrieve` on, the default of its index."""
+        return self._task.aim.distinct
+
     async def _limits(self) -> SetLimits:
         """Read the limits of the set."""
-        limits = await limits_of(self.task.aim, self._candidates, self.documents, self.pool.ids)
+        limits = await limits_of(self._task.aim, self._k, self._candidates, self.documents, self.pool.ids)
         self._warnings += limits.warnings
         return limits
 
@@ -195,13 +199,13 @@ class SelectionRun:
 
         Scores of unchanged texts are reused. It returns the positions of deleted documents.
         """
-        hinted = await self.scores.look_up() if self.task.spending.reuse else set()
+        hinted = await self.scores.look_up() if self._task.spending.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only documents that had one of these texts when scored
             wanted = np.flatnonzero([id in hinted for id in self.pool.ids])
         positions = await self.documents.read(wanted)
         if hinted:
-            brought, texts = self.task.spending.known.keys(), self.documents.texts.tolist()
+            brought, texts = self._task.spending.known.keys(), self.documents.texts.tolist()
             settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
             first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
@@ -213,33 +217,31 @@ class SelectionRun:
     def _begin(self, limits: SetLimits, deleted: NDArray[np.intp]) -> tuple[BaseSession, NDArray[np.intp]]:
         """Make the session and the first batch."""
         models = self.scores.model, self._encoder
-        self.calibrated, said = CalibratedScores.of(self.task, self.vectors, *models, self._shared.trust)
+        self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self._warnings += said
-        spending = self.task.spending
-        if self.calibrated.harmful and spending.budget and not self.task.ranks_all:
-            self._warnings.append(HARMFUL if spending.explicit else SPARED)
-            if not spending.explicit:
-                spending = replace(spending, budget=0)
-                self.task = replace(self.task, spending=spending)
+        if self.calibrated.harmful and self._budget and not self._task.ranks_all:
+            explicit = self._task.spending.explicit
+            self._warnings.append(HARMFUL if explicit else SPARED)
+            self._budget = self._budget if explicit else 0
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
-        known, brought, blank = dict(self.scores.reused), spending.known, set(self._blank.tolist())
+        known, brought, blank = dict(self.scores.reused), self._task.spending.known, set(self._blank.tolist())
         if brought:
             known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
         known = {place: score for place, score in known.items() if place not in blank}
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        budget = max(0, spending.budget - replacing)
-        session = session_of(self.task, self.pool, self.calibrated, known, budget, limits.limit, self.boosts)
+        budget = max(0, self._budget - replacing)
+        session = session_of(self._task, self.pool, self.calibrated, known, budget, limits.limit, self.boosts)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, limits.deleted, self._excluded, self._blank]))
-        self._rounds = rounds_of(self.task, self._full)
+        self._rounds = rounds_of(self._task, self._budget, self._full)
         return session, self._ask(session)
 
     def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch, with no more documents than are likely to be scored in time."""
         most = self._shared.pace.limit(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
-        if self.task.report.explain_pool:
+        if self._task.report.explain_pool:
             if self._first is None:
                 self._first = self.calibrated.read(session.ranking())
             self._sets[session.rounds] = session.selection().documents
@@ -248,8 +250,8 @@ class SelectionRun:
     @property
     def _seconds(self) -> float:
         """The seconds until scores are useless; infinite if only a complete result is accepted."""
-        deadline = self.task.context.deadline.of_scores
-        return deadline.at - deadline.clock() if self.task.context.accepts != "complete" else math.inf
+        deadline = self._task.context.deadline.of_scores
+        return deadline.at - deadline.clock() if self._task.context.accepts != "complete" else math.inf
 
     async def progress(self) -> Progress:
         self._enter("progress")
@@ -260,7 +262,7 @@ class SelectionRun:
             rounds=session.rounds,
             calls=scores.calls,
             cached=scores.cached,
-            budget=self.task.spending.budget,
+            budget=self._budget,
             reused=len(scores.reused),
             outlook=outlook,
             pool=self.pool,
@@ -280,7 +282,7 @@ class SelectionRun:
         assert session is not None
         try:
             with self._observer.stage("fetch"):
-                async with self.task.context.deadline.enforced():
+                async with self._task.context.deadline.enforced():
                     await self.read_for(session, self.batch, ahead=True)
             with self._observer.stage("score"):
                 asked, scores = await self._score(session.asked)
@@ -329,7 +331,7 @@ class SelectionRun:
 
         It returns them and their scores.
         """
-        deadline, pace = self.task.context.deadline.of_scores, self._shared.pace
+        deadline, pace = self._task.context.deadline.of_scores, self._shared.pace
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
@@ -363,7 +365,7 @@ class SelectionRun:
         It raises the same errors as `score`.
         """
         self._enter("result")
-        task, session, scores = self.task, self.session, self.scores
+        task, session, scores = self._task, self.session, self.scores
         selection, outlook, stop_reason = EMPTY, Outlook(0.0, {}, answerable=0.0), None
         if session is not None:
             selection, outlook = await self._selection(session)
@@ -375,7 +377,7 @@ class SelectionRun:
         self._warnings += self._remarks()
         result = SelectionResult(
             task=task,
-            budget=self.task.spending.budget,
+            budget=self._budget,
             pool=self.pool,
             selection=self._candidates.passages.best(selection, self.pool.ids),
             passages=self._candidates.passages,
@@ -402,7 +404,7 @@ class SelectionRun:
             scores=self.calibrated.original_scores(self.documents.texts),
             proposals=self._proposals,
             spans=scores.spans,
-            has_texts=self.task.report.return_documents and self.texts_fit,
+            has_texts=self._task.report.return_documents and self.texts_fit,
         )
         self._observer.record(result, task, scores.model)
         return result
@@ -423,25 +425,25 @@ class SelectionRun:
         while changed:
             with self._observer.stage("select"):
                 selection, outlook = await self._step(self._believed, session)
-                if self.task.aim.target is not None:
-                    self._proposals = await self._step(session.proposals, self.task.report.proposals)
-            if not self.task.report.return_documents:
+                if self._task.aim.target is not None:
+                    self._proposals = await self._step(session.proposals, self._task.report.proposals)
+            if not self._task.report.return_documents:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
         blank = np.setdiff1d(self._blank, self._excluded)
-        return append_blank(self.calibrated.read(selection), blank, self.task), outlook
+        return append_blank(self.calibrated.read(selection), blank, self._task, self._k), outlook
 
     def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
-        least = ENOUGH if self.task.aim.min_relevance is None else self.task.aim.min_relevance
+        least = ENOUGH if self._task.aim.min_relevance is None else self._task.aim.min_relevance
         outlook = session.outlook(self.calibrated.threshold(least))
-        return session.ranking() if self.task.ranks_all else session.selection(), outlook
+        return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
         """Read texts for an answer, and return whether the selection may have changed."""
         try:
             with self._observer.stage("fetch"), self._fitting():
-                async with self.task.context.deadline.of_texts.enforced():
+                async with self._task.context.deadline.of_texts.enforced():
                     if self.session is not None:
                         return await self.read_for(self.session, positions, answer=True)
                     await self.documents.read(positions, answer=True)
@@ -455,17 +457,17 @@ class SelectionRun:
         try:
             yield
         except AnswerTooLarge:
-            if not self.task.report.optional_texts:
+            if not self._task.report.optional_texts:
                 raise
             self.texts_fit = False
             self._warnings.append(TEXTS_LEFT_OUT)
 
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, up to the limit."""
-        self._warnings += unused_limits(self.task)
+        self._warnings += unused_limits(self._task)
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
-        selection = in_given_order(self.task, await self._limits(), self.documents.texts, self._blank, self._excluded)
-        if self.task.report.return_documents:
+        selection = in_given_order(self._task, await self._limits(), self.documents.texts, self._blank, self._excluded)
+        if self._task.report.return_documents:
             with self._fitting():
                 await self.documents.read(selection.documents, answer=True)
         return selection
@@ -480,14 +482,14 @@ class SelectionRun:
 
     async def _reasons(self, session: BaseSession, selection: Selection) -> list[Notice]:
         """Say why the set is empty, and why no call was made."""
-        task, found = self.task, list[Notice]()
+        task, found = self._task, list[Notice]()
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
             scored = bool(ranking.scored.any())
             found += remarks.min_relevance_notices(task.aim.min_relevance, ranking.relevance, scored)
         if (
             self._failures.interruption is None
-            and self.task.spending.budget
+            and self._budget
             and not (session.history or self.ungraded or self.scores.reused)
         ):
             found.append(remarks.no_call_notice(session.stop_reason, len(selection.documents)))
@@ -505,5 +507,5 @@ class SelectionRun:
                 unanswered=self.ungraded,
                 truncated=self.scores.truncated,
             ),
-            *remarks.script_notices(self.task.query, self.scores.model, encoder),
+            *remarks.script_notices(self._task.query, self.scores.model, encoder),
         ]
