@@ -243,6 +243,19 @@ def test_template_describes_every_setting() -> None:
     assert {"[scorer.judge]", "#[stores.NAME.indexes.NAME]", "#port = 8080", "#threads ="} <= described.keys()
 
 
+def test_description_names_every_word_that_a_setting_accepts() -> None:
+    schema = Settings.model_json_schema()
+    unnamed, checked = [], 0
+    for model in (schema, *schema["$defs"].values()):
+        for name, field in model.get("properties", {}).items():
+            accepted = [word for kind in (field, *field.get("anyOf", [])) for word in kind.get("enum", [])]
+            words = [word for word in accepted if isinstance(word, str)]
+            checked += len(words)
+            unnamed += [(name, word) for word in words if f'"{word}"' not in field["description"]]
+    assert checked > 20
+    assert unnamed == []
+
+
 def test_template_without_comment_signs_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     sections = [each for each in template().split("\n\n") if ".NAME" not in each]
     assert len(sections) > 10

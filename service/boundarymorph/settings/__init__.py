@@ -148,7 +148,7 @@ class Settings(BaseSettings):
     open_indexes: int = Field(32, ge=1, description="The most local indexes whose files and vectors are kept open.")
     max_length: int = Field(512, ge=8, le=512, description="The most tokens that the embedded models read.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = Field(
-        "info", description="The least severe level that is logged."
+        "info", description='The least severe level that is logged: "critical", "error", "warning", "info", or "debug".'
     )
     budget: int = Field(50, ge=0, description="The default of B, the most cross-encoder calls of a request.")
     k: int = Field(50, ge=1, description="The default of k, the number of documents in an answer.")
@@ -172,14 +172,18 @@ class Settings(BaseSettings):
         gt=0,
         description="The longest time for which a client may read nothing of its answer before it is disconnected.",
     )
-    method: str = Field(methods.DEFAULT, description="The default of the selection method.")
+    method: str = Field(
+        methods.DEFAULT,
+        description='The default of the selection method: "trend", or the one of the paper, "boundarymorph".',
+    )
     relevance: RelevanceKind = Field(
         "human",
         description='The default of the kind of relevance: "human" for the judgement of people, "scorer" for the score '
         "alone.",
     )
     vectors: Literal["lexical", "encoder"] = Field(
-        "lexical", description="The default of the way to make vectors for a pool without embeddings."
+        "lexical",
+        description='The default of the way to make vectors for a pool without embeddings: "lexical" or "encoder".',
     )
     auto_budget: int = Field(200, ge=0, description='The largest budget of a request whose budget is "auto".')
     auto_settle: float = Field(
@@ -221,7 +225,9 @@ class Settings(BaseSettings):
         description="The URL under which callers reach the service, with a proxy's path, for links to documents and "
         "/openapi.json. If unset, it is the address of each request.",
     )
-    log_format: Literal["text", "json"] = Field("text", description="The format of log lines on standard error.")
+    log_format: Literal["text", "json"] = Field(
+        "text", description='The format of log lines on standard error: "text", or "json" for an object per line.'
+    )
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: Path | None = Field(
         None, description="A file of `boundarymorph calibrate --pools`. Relevance in pools is then a probability."

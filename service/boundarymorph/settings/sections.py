@@ -94,7 +94,7 @@ class AttachedTable(BaseModel):
     )
     words: bool = Field(True, description="Whether pools are also ranked by BM25, for which their texts are fetched.")
     distance: Literal["cosine", "inner product", "l2"] = Field(
-        "cosine", description="The distance that the index of the vectors has."
+        "cosine", description='The distance that the index of the vectors has: "cosine", "inner product", or "l2".'
     )
     full_text: str | None = Field(None, description="A column that the store searches by words, for hybrid search.")
     writable: bool = Field(
@@ -105,7 +105,9 @@ class AttachedTable(BaseModel):
         None, description="A column for fingerprints, by which an upload finds what has changed."
     )
     search: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="Search parameters of the store's index, such as `nprobe`."
+        default_factory=dict,
+        description='Parameters of searches: `exact_up_to`, or of the store, such as `"hnsw.ef_search"` of pgvector, '
+        "`nprobes` of LanceDB, `hnsw_ef` of Qdrant, `num_candidates` of Elasticsearch, or `nprobe` of Milvus.",
     )
 
 
@@ -261,7 +263,9 @@ class ModelSettings(BaseModel, extra="forbid"):
         pattern=r"^[\w./-]{1,128}$",
         description="The commit, branch, or tag of a named model. With a URL, it tells the server's model from others.",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="The precision of a named model.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description='The precision of a named model: "auto", "fp32", "bf16", or "fp16".'
+    )
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="The device of a named model.")
     instruction: str | None = Field(None, description="The task, for models that take an instruction.")
     trust_remote_code: bool = Field(False, description="Whether to run Python code that comes with the model.")
@@ -312,8 +316,8 @@ class ScorerSettings(ModelSettings):
 
     url: Urls = Field(
         (),
-        description="The URLs of servers that score: http://, tei://, vllm://, infinity://, llamacpp://, cohere://, "
-        "jina://, voyage://, systemone://, decisions://, or openai://. Several are replicas.",
+        description="The URLs of servers that score: http://, tei://, vllm://, sglang://, nim://, infinity://, "
+        "llamacpp://, cohere://, jina://, voyage://, systemone://, decisions://, or openai://. Several are replicas.",
     )
     model: str | None = Field(
         None,
@@ -331,8 +335,8 @@ class ScorerSettings(ModelSettings):
     )
     trust: Literal["weak", "normal", "strong"] | None = Field(
         None,
-        description="The trust in the scores beside similarity and words. If unset, it depends on the name of the "
-        "model.",
+        description='The trust in the scores beside similarity and words: "weak", "normal", or "strong". If unset, it '
+        "depends on the name of the model.",
     )
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
 
@@ -353,7 +357,8 @@ class EncoderSettings(ModelSettings):
         None, ge=8, description="The most tokens of a text. If unset, it is the model's own limit."
     )
     pooling: Literal["cls", "mean", "last"] | None = Field(
-        None, description="The pooling of token vectors. If unset, the model's files decide."
+        None,
+        description='The pooling of token vectors: "cls", "mean", or "last". If unset, the files of the model decide.',
     )
     query_prompt: str | None = Field(None, description="The prefix of each query. If unset, it is the model's own.")
     document_prompt: str | None = Field(
@@ -401,7 +406,7 @@ class PolicySettings(BaseModel, extra="forbid"):
         None, description="The most requests to the scorer."
     )
     deadline_ms: float | None = Field(None, gt=0, description="The deadline in milliseconds.")
-    relevance: RelevanceKind | None = Field(None, description="The kind of relevance.")
+    relevance: RelevanceKind | None = Field(None, description='The kind of relevance: "human" or "scorer".')
     calibration: bool | None = Field(None, description="Whether a calibration may apply.")
     min_relevance: float | None = Field(
         None, ge=0, le=1, description="The least relevance of a document in the answer."
