@@ -92,7 +92,7 @@ def task_of(
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
-            boosts=boosts_of(request.boost, _given(request)),
+            boosts=boosts_of(request.boost, _documents_by_id(request)),
         ),
         _report(request, limits),
         context_of(context, request.deadline_ms, request.on_failure, settings, arrival),
@@ -101,12 +101,12 @@ def task_of(
 
 
 def context_of(
-    caller: Context, deadline_ms: float | None, on_failure: str | None, settings: Settings, arrival: float
+    context: Context, deadline_ms: float | None, on_failure: str | None, settings: Settings, arrival: float
 ) -> Context:
-    """Return the context of a caller with the fields of a request that arrived at a time."""
+    """Return the context with the deadline of a request, and with the results that it accepts."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.from_request(arrival, min(seconds, settings.limits.deadline_seconds))
-    return replace(caller, deadline=deadline, accepts=ACCEPTANCES[on_failure])
+    return replace(context, deadline=deadline, accepts=ACCEPTANCES[on_failure])
 
 
 def _aim(request: SelectRequest, settings: Settings) -> Aim:
@@ -205,11 +205,11 @@ def is_human(relevance: str | None, method: str, settings: Settings, *, searches
 
 def _known(request: SelectRequest) -> dict[str, float]:
     """Return the scores that came with a request, by id."""
-    scores = ((id, document.cross_encoder_score) for id, document in _given(request).items())
+    scores = ((id, document.cross_encoder_score) for id, document in _documents_by_id(request).items())
     return {id: score for id, score in scores if score is not None} | (request.known_scores or {})
 
 
-def _given(request: SelectRequest) -> dict[str, PoolDocument]:
+def _documents_by_id(request: SelectRequest) -> dict[str, PoolDocument]:
     """Return the documents that came with a request, by id."""
     documents = [] if request.pool is None else request.pool.documents
     return {_id(place, document): document for place, document in enumerate(documents)}

@@ -261,12 +261,12 @@ class GivenCandidates:
         if isinstance(given, np.ndarray):
             vectors = given
         else:
-            vectors, made_by = await self._completed(run, given or [], warnings)
+            vectors, made_by = await self._complete(run, given or [], warnings)
         if query is None:
             query = await self.retriever.embed_query(self.source.query, caller=self.caller)
         return vectors, query, made_by
 
-    async def _completed(
+    async def _complete(
         self, run: Run, given: Sequence[ArrayLike | None], warnings: list[Notice]
     ) -> tuple[NDArray[np.floating], VectorSource]:
         """Return the given vectors of documents, completed by the encoder, and their source."""

@@ -117,7 +117,7 @@ class Compare:
     values: tuple[Scalar, ...]
 
     @cached_property
-    def _among(self) -> frozenset[Scalar]:
+    def _value_set(self) -> frozenset[Scalar]:
         return frozenset(self.values)  # a list of the metadata may have millions of elements to look up
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -131,7 +131,7 @@ class Compare:
         if isinstance(value, str):
             value = value.partition("\0")[0]
         if self.comparison == "in":
-            return value in self._among
+            return value in self._value_set
         return _ORDER[self.comparison](value, self.values[0])
 
 

@@ -362,7 +362,7 @@ async def _write(
 
     def write() -> None:
         index.upsert(documents, vectors, [digest for _, digest in changed.values()])
-        report.added += len(changed) - updated  # here, so that it also holds if the caller has been cancelled
+        report.added += len(changed) - updated  # in this thread, as the caller may have been cancelled
         report.updated += updated
         report.truncated += truncated
 

@@ -120,12 +120,12 @@ UNLIMITED = MemoryLimits()
 
 NOTHING = np.empty(0, dtype=np.intp)
 LONG = 2**19  # with more characters, texts are examined in a thread
-EACH = 2**8  # characters whose examination takes as long as anything else about a document
+FIXED_COST = 2**8  # characters whose examination takes as long as everything else about a document
 
 
 def are_long(documents: Iterable[Document]) -> bool:
     """Return whether examining the texts of documents would keep the event loop waiting."""
-    return sum(EACH + len(document.text) for document in documents) > LONG
+    return sum(FIXED_COST + len(document.text) for document in documents) > LONG
 
 
 FEW_NUMBERS = 2**19  # with more numbers, vectors are grouped in a thread
